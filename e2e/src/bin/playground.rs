@@ -1,0 +1,2 @@
+//! Playground.
+fn main() {}

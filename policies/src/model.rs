@@ -1,0 +1,378 @@
+//! The decision's input and output: flat rows and ordinals, no specs, no strings in the loop.
+//!
+//! Owns `Snapshot`, which the hub's model fills, and `Plan`, which the hub commits. Names are
+//! kept in side tables for explanation and for ties. Never knows where a row came from.
+
+use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration};
+use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
+use serde::{Deserialize, Serialize};
+
+macro_rules! ordinal {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// Position in its table.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
+}
+
+ordinal!(
+    /// Row of [`Snapshot::flavors`].
+    FlavorIx
+);
+ordinal!(
+    /// Row of [`Snapshot::classes`].
+    ClassIx
+);
+ordinal!(
+    /// Row of [`Snapshot::tenants`].
+    TenantIx
+);
+ordinal!(
+    /// Row of [`Snapshot::regions`].
+    RegionIx
+);
+ordinal!(
+    /// Row of [`Snapshot::clusters`].
+    ClusterIx
+);
+ordinal!(
+    /// Row of [`Snapshot::pools`].
+    PoolIx
+);
+ordinal!(
+    /// Row of [`Snapshot::waiting`].
+    WaitingIx
+);
+
+/// Everything one decision may look at, frozen. Tables are sorted by name (or id), so ordinals
+/// are stable for the same fleet and ties that end with an ordinal end with a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Newest revision in it.
+    pub revision: Revision,
+    /// Wall clock of the decision.
+    pub now: UnixMillis,
+    /// For choices that are free.
+    pub seed: u64,
+    /// Goes into the epochs that are made.
+    pub store_generation: StoreGeneration,
+    /// Revision of the policy head: no decision stands when it has moved.
+    pub policy_head: Revision,
+    /// Hardware classes, by name.
+    pub flavors: Vec<Flavor>,
+    /// Workload classes, by name.
+    pub classes: Vec<Class>,
+    /// The tenant tree, by name.
+    pub tenants: Vec<Tenant>,
+    /// Regions, by name.
+    pub regions: Vec<String>,
+    /// Clusters, by name.
+    pub clusters: Vec<Cluster>,
+    /// Pools, by cluster and name.
+    pub pools: Vec<Pool>,
+    /// What is placed: everything that holds GPUs or may still hold some.
+    pub held: Vec<Held>,
+    /// Gangs that wait for a place, by submission time, then id.
+    pub waiting: Vec<Waiting>,
+}
+
+/// A hardware class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flavor {
+    /// Its name.
+    pub name: String,
+    /// Worth of one card for an hour, in thousandths of the reference card's.
+    pub worth: u64,
+}
+
+/// A workload class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// Its name.
+    pub name: String,
+    /// Higher goes first.
+    pub priority: i32,
+}
+
+/// One node of the tenant tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// The node above; `None` for a root.
+    pub parent: Option<TenantIx>,
+    /// What it may hold. A flavor without a row is not limited at this node.
+    pub quotas: Vec<Quota>,
+    /// Most GPUs one job may ask for.
+    pub gpus_per_job: Option<MilliGpus>,
+    /// Most jobs that may run at once.
+    pub running_jobs: Option<u32>,
+}
+
+/// GPUs that a tenant, with everything below it, may hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota {
+    /// Flavor counted; `None` counts all flavors together.
+    pub flavor: Option<FlavorIx>,
+    /// Its own.
+    pub nominal: MilliGpus,
+    /// Most it may hold beyond nominal while others leave theirs unused; `None` = no limit.
+    pub borrowing_limit: Option<MilliGpus>,
+    /// Never more than this, borrowed or not.
+    pub hard_cap: Option<MilliGpus>,
+}
+
+/// How well the hub hears a cluster's agent (behaviour, section 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Contact {
+    /// Beats arrive.
+    Ready,
+    /// Late: no new work, nothing else.
+    Suspect,
+    /// Gone quiet.
+    Unreachable,
+    /// Never attached, or its leases are over.
+    Lost,
+}
+
+/// One member cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub region: RegionIx,
+    /// Whether its agent is heard.
+    pub contact: Contact,
+    /// Closed to new work by a person.
+    pub cordoned: bool,
+}
+
+/// One GPU pool as shapes, with everything in `held` already taken out of `free`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// Whose it is.
+    pub cluster: ClusterIx,
+    /// Its name.
+    pub name: String,
+    /// Its hardware.
+    pub flavor: FlavorIx,
+    /// Classes it admits; empty admits all.
+    pub classes: Vec<ClassIx>,
+    /// Topology levels from the widest inward, without the host.
+    pub levels: Vec<String>,
+    /// Hosts, alike ones as one row, in canonical order.
+    pub shapes: Vec<Shape>,
+}
+
+/// Hosts that look alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Shape {
+    /// One name per level of the pool.
+    pub domains: Vec<String>,
+    /// Size of one host.
+    pub allocatable: Resources,
+    /// Room left on one host.
+    pub free: Resources,
+    /// How many such hosts.
+    pub hosts: u32,
+}
+
+/// One placement that holds, or may hold, GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Whose.
+    pub gang: GangId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Who pays.
+    pub tenant: TenantIx,
+    /// Its class.
+    pub class: ClassIx,
+    /// Where.
+    pub cluster: ClusterIx,
+    /// Its flavor.
+    pub flavor: FlavorIx,
+    /// GPUs in all.
+    pub gpus: MilliGpus,
+    /// When it was decided.
+    pub since: UnixMillis,
+}
+
+/// One gang that waits for a place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Which.
+    pub gang: GangId,
+    /// `namespace/name` of its job, for ties and words.
+    pub job: String,
+    /// Who pays.
+    pub tenant: TenantIx,
+    /// Its class.
+    pub class: ClassIx,
+    /// Priority inside its tenant.
+    pub priority: i32,
+    /// When it was submitted.
+    pub submitted: UnixMillis,
+    /// When it should be done.
+    pub finish_by: Option<UnixMillis>,
+    /// Most it may run, for backfill and estimates.
+    pub max_runtime: Option<Millis>,
+    /// Suspended by a person.
+    pub suspended: bool,
+    /// Flavors it accepts, best first; empty accepts all.
+    pub flavors: Vec<Accepted>,
+    /// Regions it may run in, in order of preference; empty allows all.
+    pub regions: Vec<RegionIx>,
+    /// Clusters it may run in; empty allows all.
+    pub clusters: Vec<ClusterIx>,
+    /// What must start together.
+    pub shape: GangShape,
+    /// GPUs of the whole job, for `gpus_per_job`.
+    pub job_gpus: MilliGpus,
+    /// The epoch that its next placement gets.
+    pub next_epoch: Epoch,
+    /// Revision of the spec it was read from.
+    pub spec_revision: Revision,
+}
+
+/// A flavor that a job accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// Which.
+    pub flavor: FlavorIx,
+    /// Relative speed in thousandths.
+    pub speed: u32,
+}
+
+/// Pods that start together or not at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GangShape {
+    /// Roles in the order of the job.
+    pub roles: Vec<RoleShape>,
+}
+
+/// The pods of one role: `min..=max` of them, in steps.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RoleShape {
+    /// Its name.
+    pub name: String,
+    /// What each pod asks of a host.
+    pub per_pod: Resources,
+    /// Fewest pods it runs with.
+    pub min: u32,
+    /// Most pods it makes use of; equal to `min` when it is not elastic.
+    pub max: u32,
+    /// Sizes between differ by a multiple of this; at least 1.
+    pub step: u32,
+    /// Level that must hold the whole role, by name; `host` is the innermost.
+    pub required: Option<String>,
+    /// Level that should hold it.
+    pub preferred: Option<String>,
+}
+
+/// What one round decided, and why the rest was left.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Places, in the order in which they were decided: a later one counts on the earlier.
+    pub placements: Vec<Placed>,
+    /// Everything else that waits, in queue order, with all its reasons.
+    pub unplaced: Vec<Unplaced>,
+}
+
+/// One gang gets one place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Which of `waiting`.
+    pub waiting: WaitingIx,
+    /// Where.
+    pub pool: PoolIx,
+    /// Pods per role, in the gang's order.
+    pub pods: Vec<u32>,
+    /// GPUs in all.
+    pub gpus: MilliGpus,
+    /// What it takes, on which shapes.
+    pub takes: Vec<Take>,
+    /// The parts of its score, for explanation.
+    pub score: Score,
+}
+
+/// Pods on hosts of one shape.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Take {
+    /// Role, by position in the gang.
+    pub role: u32,
+    /// Domains of the hosts.
+    pub domains: Vec<String>,
+    /// Size of each host.
+    pub allocatable: Resources,
+    /// Room on each host before the take.
+    pub free: Resources,
+    /// Hosts used.
+    pub hosts: u32,
+    /// Pods of the role on each of them.
+    pub pods_per_host: u32,
+}
+
+/// Why this pool and not another: compared field by field, lowest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Score {
+    /// Place of its region in the job's order of preference.
+    pub region_order: u32,
+    /// Place of its flavor in the job's order of preference.
+    pub flavor_order: u32,
+    /// GPUs the gang does not get of what it could use, in thousandths.
+    pub short_of_max: u64,
+    /// Preferred levels that it does not keep.
+    pub preferences_missed: u32,
+    /// GPUs left free on the hosts it touches: tightest fit first, in thousandths.
+    pub left_on_hosts: u64,
+    /// GPUs left free in the pool, in thousandths.
+    pub left_in_pool: u64,
+    /// Ends the tie.
+    pub pool: PoolIx,
+}
+
+/// One gang that stays in the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unplaced {
+    /// Which of `waiting`.
+    pub waiting: WaitingIx,
+    /// All that apply, most actionable first.
+    pub reasons: Vec<Cause>,
+}
+
+/// One reason with its numbers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cause {
+    /// From the closed list.
+    pub reason: meridian_api::reasons::Reason,
+    /// Where it applies; `None` = everywhere.
+    pub cluster: Option<ClusterIx>,
+    /// Hardware it applies to.
+    pub flavor: Option<FlavorIx>,
+    /// Numbers, when it is about an amount.
+    pub amounts: Option<Amounts>,
+    /// Words for a person.
+    pub message: String,
+}
+
+/// GPUs asked for, there, and allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Amounts {
+    /// Needed.
+    pub need: MilliGpus,
+    /// Free, or held already.
+    pub free: MilliGpus,
+    /// The limit or total it is measured against.
+    pub limit: MilliGpus,
+}
