@@ -1,0 +1,41 @@
+# Thin on purpose: each target is one or two commands that can be typed by hand.
+#
+#   make demo    a simulated week of a three-region federation (sets itself up)
+#   make test    every test, against the real etcd and kubectl (sets itself up)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench build simulate setup
+
+# The real tools, as e2e/setup.sh builds them; tests read these two names.
+export MERIDIAN_ETCD ?= $(CURDIR)/.cache/kube-tools/etcd
+export MERIDIAN_KUBECTL ?= $(CURDIR)/.cache/kube-tools/kubectl
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## a simulated week of a three-region federation; ARGS="--serve" keeps it running
+	@e2e/setup.sh build
+	cargo run --profile demo -p meridian-e2e --bin meridian-playground -- $(ARGS)
+
+test: setup ## every test of the workspace
+	cargo test --workspace --all-features
+
+check: ## format, lints and documentation, all without a warning
+	@e2e/setup.sh build
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features
+
+bench: setup ## all benches, or one: NAME=submit-durable
+	cargo bench -p meridian-e2e $(if $(NAME),--bench $(NAME))
+
+build: ## release binaries in target/release
+	@e2e/setup.sh build
+	cargo build --workspace --release
+
+simulate: ## the long fault simulation: SEEDS=500
+	@e2e/setup.sh build
+	MERIDIAN_SEEDS=$(or $(SEEDS),500) cargo test --release -p meridian-e2e --test simulation
+
+setup: ## install and build what is missing
+	@e2e/setup.sh
