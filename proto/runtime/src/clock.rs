@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meridian_api::units::{BootMillis, Millis, UnixMillis};
+pub use meridian_api::units::{BootMillis, Millis, UnixMillis};
 
 /// Time ran out before the future was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,11 @@ enum Source {
     Real,
     /// `wall` at `origin`, then `scale` seconds for each second of the tokio runtime. On a paused
     /// runtime that is simulated time: it moves only when every task waits.
-    Scaled { wall: UnixMillis, origin: tokio::time::Instant, scale: NonZeroU32 },
+    Scaled {
+        wall: UnixMillis,
+        origin: tokio::time::Instant,
+        scale: NonZeroU32,
+    },
 }
 
 impl Clock {
@@ -40,7 +44,11 @@ impl Clock {
     /// Starts at `wall` and runs `scale` times as fast as the runtime's time. Call within a runtime.
     #[must_use]
     pub fn scaled(wall: UnixMillis, scale: NonZeroU32) -> Self {
-        Self(Arc::new(Source::Scaled { wall, origin: tokio::time::Instant::now(), scale }))
+        Self(Arc::new(Source::Scaled {
+            wall,
+            origin: tokio::time::Instant::now(),
+            scale,
+        }))
     }
 
     /// Starts at `wall` and follows the runtime's time, which a simulation pauses or steps. Call
@@ -80,7 +88,10 @@ impl Clock {
         match &*self.0 {
             Source::Real => 0,
             Source::Scaled { origin, scale, .. } => {
-                let micros = origin.elapsed().as_micros().saturating_mul(u128::from(scale.get()));
+                let micros = origin
+                    .elapsed()
+                    .as_micros()
+                    .saturating_mul(u128::from(scale.get()));
                 u64::try_from(micros / 1000).unwrap_or(u64::MAX)
             }
         }
@@ -116,7 +127,9 @@ impl Clock {
 
     /// The future's output, or [`TimedOut`] when it takes longer than `limit`.
     pub async fn timeout<F: Future>(&self, limit: Millis, work: F) -> Result<F::Output, TimedOut> {
-        tokio::time::timeout(self.runtime_span(limit), work).await.map_err(|_| TimedOut(limit))
+        tokio::time::timeout(self.runtime_span(limit), work)
+            .await
+            .map_err(|_| TimedOut(limit))
     }
 }
 

@@ -52,7 +52,9 @@ impl Disk for FolderDisk {
             std::fs::rename(&beside, folder.join(&name))?;
             std::fs::File::open(&folder)?.sync_all()
         };
-        tokio::task::spawn_blocking(replace).await.map_err(io::Error::other)?
+        tokio::task::spawn_blocking(replace)
+            .await
+            .map_err(io::Error::other)?
     }
 }
 
@@ -63,11 +65,19 @@ pub struct MemoryDisk(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 #[async_trait]
 impl Disk for MemoryDisk {
     async fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
+        Ok(self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned())
     }
 
     async fn write(&self, name: &str, bytes: Vec<u8>) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), bytes);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name.to_owned(), bytes);
         Ok(())
     }
 }

@@ -41,7 +41,10 @@ pub struct Connection {
 impl Connection {
     /// Wraps an open connection to or from `peer`.
     pub fn new(io: impl Io + 'static, peer: impl Into<String>) -> Self {
-        Self { io: Box::pin(io), peer: peer.into() }
+        Self {
+            io: Box::pin(io),
+            peer: peer.into(),
+        }
     }
 }
 
@@ -113,7 +116,10 @@ pub struct Listener {
 impl Listener {
     /// Wraps something that accepts at `address`.
     pub fn new(accept: impl Accept + 'static, address: impl Into<String>) -> Self {
-        Self { accept: Box::new(accept), address: address.into() }
+        Self {
+            accept: Box::new(accept),
+            address: address.into(),
+        }
     }
 
     /// Where it listens, with the port that was given to it.
@@ -236,16 +242,27 @@ pub struct Pipes(Arc<Mutex<BTreeMap<String, mpsc::Sender<Connection>>>>);
 impl Network for Pipes {
     async fn connect(&self, address: &str) -> io::Result<Connection> {
         let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, address.to_owned());
-        let listener = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
+        let listener = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(address)
+            .cloned();
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
-        let accepted = listener.ok_or_else(refused)?.send(Connection::new(far, "pipe")).await;
+        let accepted = listener
+            .ok_or_else(refused)?
+            .send(Connection::new(far, "pipe"))
+            .await;
         accepted.map_err(|_| refused())?;
         Ok(Connection::new(near, address))
     }
 
     async fn listen(&self, address: &str) -> io::Result<Listener> {
         let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if listeners.get(address).is_some_and(|listener| !listener.is_closed()) {
+        if listeners
+            .get(address)
+            .is_some_and(|listener| !listener.is_closed())
+        {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, address.to_owned()));
         }
         let (sender, receiver) = mpsc::channel(BACKLOG);

@@ -29,12 +29,18 @@ impl Random {
     /// 64 random bits.
     #[must_use]
     pub fn next_u64(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).next_u64()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .next_u64()
     }
 
     /// Fills `bytes`.
     pub fn fill(&self, bytes: &mut [u8]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).fill_bytes(bytes);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .fill_bytes(bytes);
     }
 
     /// A number in `0..bound`; 0 when `bound` is 0. By multiplication, so that its bias is below

@@ -100,12 +100,18 @@ impl Tasks {
             };
             group.die(TaskDied { task: name, cause });
         };
-        tokio::spawn(self.tracker.track_future(tracing::Instrument::instrument(supervised, span)));
+        tokio::spawn(
+            self.tracker
+                .track_future(tracing::Instrument::instrument(supervised, span)),
+        );
     }
 
     fn die(&self, death: TaskDied) {
         tracing::error!(task = %death.task, cause = %death.cause, "task died, stopping");
-        self.died.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(death);
+        self.died
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(death);
         self.cancel.cancel();
     }
 
@@ -118,7 +124,12 @@ impl Tasks {
     pub async fn finished(&self) -> Result<(), TaskDied> {
         self.tracker.close();
         self.tracker.wait().await;
-        match self.died.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self
+            .died
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             Some(death) => Err(death),
             None => Ok(()),
         }
