@@ -70,7 +70,11 @@ impl Epoch {
             return Some(Self::first(generation));
         }
         let counter_full = (self.0 << 16) >> 16 == (1 << Self::COUNTER_BITS) - 1;
-        if generation.0 < own || counter_full { None } else { Some(Self(self.0 + 1)) }
+        if generation.0 < own || counter_full {
+            None
+        } else {
+            Some(Self(self.0 + 1))
+        }
     }
 }
 
@@ -87,7 +91,13 @@ pub struct NotAUid(String);
 impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hex = format!("{:032x}", self.0);
-        let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+        let parts = [
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..],
+        ];
         f.write_str(&parts.join("-"))
     }
 }
@@ -99,11 +109,15 @@ impl FromStr for Uid {
         let bad = || NotAUid(text.chars().take(64).collect());
         let groups: Vec<&str> = text.split('-').collect();
         let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
-        let hex = text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+        let hex = text
+            .bytes()
+            .all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
         if lengths != [8, 4, 4, 4, 12] || !hex {
             return Err(bad());
         }
-        u128::from_str_radix(&groups.concat(), 16).map(Uid).map_err(|_| bad())
+        u128::from_str_radix(&groups.concat(), 16)
+            .map(Uid)
+            .map_err(|_| bad())
     }
 }
 
@@ -115,13 +129,17 @@ impl Serialize for Uid {
 
 impl<'de> Deserialize<'de> for Uid {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
 /// One gang: the job's UID and the gang's index in it. For a job of `copies: N` with `k` gangs,
 /// gang `j` of copy `i` has index `i * k + j`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct GangId {
     /// The job's UID.
     pub job: Uid,
@@ -141,6 +159,9 @@ impl FromStr for GangId {
     fn from_str(text: &str) -> Result<Self, NotAUid> {
         let bad = || NotAUid(text.chars().take(64).collect());
         let (job, index) = text.rsplit_once('/').ok_or_else(bad)?;
-        Ok(Self { job: job.parse()?, index: index.parse().map_err(|_| bad())? })
+        Ok(Self {
+            job: job.parse()?,
+            index: index.parse().map_err(|_| bad())?,
+        })
     }
 }

@@ -3,6 +3,12 @@
 //! Owns kinds, units, ids, reasons, error codes, validation and JSON schemas. Knows no hub, no
 //! storage and no async runtime.
 
+pub mod canonical;
+pub mod conditions;
 pub mod ids;
+pub mod kinds;
+pub mod meta;
+pub mod quantity;
 pub mod reasons;
+pub mod schema;
 pub mod units;

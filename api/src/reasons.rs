@@ -87,7 +87,10 @@ impl std::str::FromStr for Reason {
     type Err = UnknownReason;
 
     fn from_str(text: &str) -> Result<Self, UnknownReason> {
-        let found = Self::ALL.iter().copied().find(|reason| reason.as_str() == text);
+        let found = Self::ALL
+            .iter()
+            .copied()
+            .find(|reason| reason.as_str() == text);
         found.ok_or_else(|| UnknownReason(text.chars().take(64).collect()))
     }
 }

@@ -1,0 +1,95 @@
+//! `GPUPool`: nodes of one flavor in one cluster, for one purpose.
+//!
+//! Owns its shape and its checks. What the hosts look like is the agent's report, not this.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::meta::{Condition, Object, Spec};
+use crate::quantity::GpuQuantity;
+
+/// A GPU pool.
+pub type GPUPool = Object<GPUPoolSpec, GPUPoolStatus>;
+
+impl Spec for GPUPoolSpec {
+    const KIND: &'static str = "GPUPool";
+    const PLURAL: &'static str = "gpupools";
+    const NAMESPACED: bool = false;
+    type Status = GPUPoolStatus;
+}
+
+/// What a pool is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GPUPoolSpec {
+    /// Cluster that it is in.
+    pub cluster: String,
+    /// Name under which the cluster's agent reports it; absent = `metadata.name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Its hardware.
+    pub flavor: String,
+    /// Classes whose work may stand on it; empty admits all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
+    /// Labels that its nodes have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Cards in each node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_node: Option<u32>,
+    /// Levels from the widest inward; the last is `host`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topology_levels: Vec<String>,
+    /// How its machines are had.
+    #[serde(default)]
+    pub capacity: PoolCapacity,
+    /// Tenant that it was bought for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+/// How the machines of a pool are had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PoolCapacity {
+    /// Bought, or on demand for good.
+    #[default]
+    Owned,
+    /// Reserved for a time.
+    Reserved,
+    /// The provider may take them back.
+    Spot,
+}
+
+/// What is so with a pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GPUPoolStatus {
+    /// Generation of the spec it speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Its GPUs, as last reported.
+    pub gpus: PoolGpus,
+    /// Most GPUs free together, by level.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub largest_free_block: BTreeMap<String, GpuQuantity>,
+    /// `Ready`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// GPUs of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolGpus {
+    /// All that are there, unhealthy ones included.
+    pub total: GpuQuantity,
+    /// Held by gangs.
+    pub allocated: GpuQuantity,
+    /// Held by nobody.
+    pub free: GpuQuantity,
+    /// Out of use.
+    pub unhealthy: GpuQuantity,
+}

@@ -1,0 +1,192 @@
+//! `MemberCluster`: one cluster of the fleet, with its agent.
+//!
+//! Owns its shape, its checks and the described inventory of simulated clusters. Spec is the
+//! platform's; status is what the hub hears.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Incarnation;
+use crate::kinds::region::GpuCounts;
+use crate::meta::{Condition, Object, Spec};
+use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity, Span, Time};
+use crate::units::Resources;
+
+/// A member cluster.
+pub type MemberCluster = Object<MemberClusterSpec, MemberClusterStatus>;
+
+impl Spec for MemberClusterSpec {
+    const KIND: &'static str = "MemberCluster";
+    const PLURAL: &'static str = "memberclusters";
+    const NAMESPACED: bool = false;
+    type Status = MemberClusterStatus;
+}
+
+/// Condition: the agent's beats arrive.
+pub const CONNECTED: &str = "Connected";
+
+/// What a member cluster is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberClusterSpec {
+    /// Region that it is in.
+    pub region: String,
+    /// Closed to new work by a person.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cordoned: bool,
+    /// What its agent places gangs on.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Hosts of a simulated cluster; only with `backend: Simulated`. Rows of the same pool and
+    /// flavor describe hosts of different sizes in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub simulated: Vec<SimulatedHosts>,
+    /// What work must tolerate to come here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// Silence after which it counts as unreachable; absent = the hub's setting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable_after: Option<Span>,
+    /// Silence after which it counts as lost; absent = the hub's setting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_after: Option<Span>,
+}
+
+/// What an agent places gangs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Backend {
+    /// A Kubernetes cluster.
+    #[default]
+    Kubernetes,
+    /// A described inventory.
+    Simulated,
+}
+
+/// Hosts of a simulated cluster that are alike. They are numbered in order and spread evenly
+/// over racks, and racks over blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SimulatedHosts {
+    /// Pool they belong to.
+    pub pool: String,
+    /// Their hardware.
+    pub flavor: String,
+    /// How many.
+    pub hosts: u32,
+    /// GPUs of each; whole cards.
+    pub gpus_per_host: GpuQuantity,
+    /// CPU of each.
+    pub cpu: CpuQuantity,
+    /// Memory of each.
+    pub memory: MemoryQuantity,
+    /// Blocks they are in; absent = 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub blocks: u32,
+    /// Racks in each block; absent = 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub racks_per_block: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(count: &u32) -> bool {
+    *count == 1
+}
+
+/// Levels of a simulated pool from the widest inward, without the host.
+pub const SIMULATED_LEVELS: [&str; 2] = ["block", "rack"];
+
+impl SimulatedHosts {
+    /// Size of one host.
+    #[must_use]
+    pub fn per_host(&self) -> Resources {
+        Resources {
+            gpus: self.gpus_per_host.0,
+            cpu: self.cpu.0,
+            memory: self.memory.0,
+        }
+    }
+
+    /// Names of the domains of host number `host` of this row, one per [`SIMULATED_LEVELS`].
+    #[must_use]
+    pub fn domains(&self, host: u32) -> [String; 2] {
+        let racks_per_block = u64::from(self.racks_per_block.max(1));
+        let racks = u64::from(self.blocks.max(1)) * racks_per_block;
+        let rack = u64::from(host) * racks / u64::from(self.hosts.max(1));
+        let (block, rack) = (rack / racks_per_block, rack % racks_per_block);
+        [format!("b{block}"), format!("b{block}-r{rack}")]
+    }
+}
+
+/// What work must tolerate to come to a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// What it does.
+    pub effect: TaintEffect,
+}
+
+/// What a taint does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TaintEffect {
+    /// New work that does not tolerate it does not come.
+    NoSchedule,
+    /// Work that does not tolerate it comes only if nowhere else fits.
+    PreferNoSchedule,
+}
+
+/// What the hub hears of a member cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemberClusterStatus {
+    /// Generation of the spec it speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How well its agent is heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contact: Option<ContactState>,
+    /// Its agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentStatus>,
+    /// Its GPUs, as last reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuCounts>,
+    /// `Connected`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// How well the hub hears an agent.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum ContactState {
+    /// Beats arrive.
+    Ready,
+    /// Late: no new work, nothing else.
+    Suspect,
+    /// Gone quiet.
+    Unreachable,
+    /// Never attached, or its leases are over.
+    Lost,
+}
+
+/// The agent that speaks for a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentStatus {
+    /// Its version.
+    pub version: String,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Its newest beat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat: Option<Time>,
+}

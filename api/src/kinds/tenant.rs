@@ -1,0 +1,143 @@
+//! `Tenant`: a node of the tree that owns quota, budget and rules.
+//!
+//! Owns its shape and its checks on one object. The tree as a whole is checked in `tree`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::meta::{Condition, Object, Spec};
+use crate::quantity::{GpuQuantity, Money};
+
+/// A tenant.
+pub type Tenant = Object<TenantSpec, TenantStatus>;
+
+impl Spec for TenantSpec {
+    const KIND: &'static str = "Tenant";
+    const PLURAL: &'static str = "tenants";
+    const NAMESPACED: bool = false;
+    type Status = TenantStatus;
+}
+
+/// What a tenant is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantSpec {
+    /// The tenant above; absent for a root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Who answers for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<Owner>,
+    /// Namespaces that belong to it, by label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<NamespaceSelector>,
+    /// What its jobs may name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Allowed>,
+    /// Money it may spend. Recorded; this release does not hold back jobs because of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+}
+
+/// One owner of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Owner {
+    /// What the name names.
+    pub kind: OwnerKind,
+    /// The name.
+    pub name: String,
+}
+
+/// Kind of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OwnerKind {
+    /// One person.
+    User,
+    /// A group of people.
+    Group,
+    /// A program.
+    ServiceAccount,
+}
+
+/// Namespaces by label.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NamespaceSelector {
+    /// Labels that a namespace must have, all of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub match_labels: BTreeMap<String, String>,
+}
+
+/// What a tenant's jobs may name; an empty list allows all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Allowed {
+    /// Regions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<String>,
+    /// Workload classes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workload_classes: Vec<String>,
+}
+
+/// Money a tenant may spend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Budget {
+    /// ISO 4217 code: `EUR`.
+    pub currency: String,
+    /// Amount for each calendar month.
+    pub monthly: Money,
+    /// Percentages of the amount at which its owners are told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alert_at_percent: Vec<u32>,
+    /// What happens when it is used up.
+    #[serde(default)]
+    pub on_exhausted: OnExhausted,
+}
+
+/// What happens when a budget is used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnExhausted {
+    /// It is said, and nothing else.
+    #[default]
+    Warn,
+    /// Only its own quota is left to it.
+    BlockBorrowing,
+    /// No new work.
+    BlockAll,
+}
+
+/// What is so with a tenant, with everything below it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TenantStatus {
+    /// Generation of the spec it speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// GPUs over all flavors.
+    pub gpus: TenantGpus,
+    /// Jobs that hold GPUs.
+    pub running_jobs: u32,
+    /// Jobs that wait.
+    pub queued_jobs: u32,
+    /// `Ready`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// GPUs of a tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TenantGpus {
+    /// Its own.
+    pub nominal: GpuQuantity,
+    /// Held, borrowed ones included.
+    pub used: GpuQuantity,
+    /// Held beyond nominal.
+    pub borrowed: GpuQuantity,
+    /// Asked for by jobs that wait.
+    pub pending: GpuQuantity,
+}

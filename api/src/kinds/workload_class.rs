@@ -1,0 +1,117 @@
+//! `WorkloadClass`: priority, preemption rule and notice in one named object.
+//!
+//! Owns its shape and its checks.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::meta::{Condition, Object, Spec};
+use crate::quantity::{GpuQuantity, Span};
+
+/// A workload class.
+pub type WorkloadClass = Object<WorkloadClassSpec, WorkloadClassStatus>;
+
+impl Spec for WorkloadClassSpec {
+    const KIND: &'static str = "WorkloadClass";
+    const PLURAL: &'static str = "workloadclasses";
+    const NAMESPACED: bool = false;
+    type Status = WorkloadClassStatus;
+}
+
+/// What a class means for the work in it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadClassSpec {
+    /// Higher goes first.
+    pub priority: i32,
+    /// Whether and how its work may be preempted.
+    #[serde(default)]
+    pub preemption: Preemption,
+    /// With `ShrinkToFloor`: the least share of its replicas that it keeps, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor_percent: Option<u32>,
+    /// Warning before it must be gone or smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Span>,
+    /// Work that does nothing for this long is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout: Option<Span>,
+    /// Longest run of a job that does not say its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runtime: Option<Span>,
+    /// A run is not preempted before it is this old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_runtime: Option<Span>,
+    /// Most GPUs one job may ask for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_job: Option<GpuQuantity>,
+    /// Fewest regions its services spread over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_regions: Option<u32>,
+    /// Jobs must say how they shrink.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub require_elasticity: bool,
+    /// Jobs must say how they checkpoint.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub require_checkpoint: bool,
+    /// `TimeWindow`s in which its work may start; empty = at any time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start_windows: Vec<String>,
+    /// `TimeWindow`s in which it may be preempted on its own quota; empty = at any time. What it
+    /// holds borrowed or on loan can be taken back at any time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preemption_windows: Vec<String>,
+    /// In a declared region outage it may take work that its own windows protect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overrides_windows_in_outage: bool,
+    /// Capacity it may stand on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub may_use: Vec<CapacityType>,
+}
+
+/// Whether and how work of a class may be preempted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Preemption {
+    /// Never.
+    Never,
+    /// Shrunk to `floorPercent`, never to zero.
+    ShrinkToFloor,
+    /// Stopped after the notice and not started again.
+    Reclaim,
+    /// Stopped after the notice and queued again.
+    #[default]
+    Requeue,
+    /// Shrunk if elastic, else stopped and queued again.
+    ShrinkThenRequeue,
+    /// Asked for a checkpoint, then stopped and queued again.
+    CheckpointThenRequeue,
+}
+
+/// What a GPU is to the work that stands on it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum CapacityType {
+    /// The tenant's own quota.
+    Nominal,
+    /// Another tenant's unused quota.
+    Borrowed,
+    /// Machines that the provider may take back.
+    Spot,
+    /// A reservation.
+    Reserved,
+    /// A service's idle GPUs, to be given back by a deadline.
+    Loan,
+}
+
+/// What is so with a class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadClassStatus {
+    /// Generation of the spec it speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
