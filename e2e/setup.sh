@@ -68,13 +68,15 @@ protoc_works() {
 
 need_protoc() {
     protoc_works && return
-    [[ -z "${PROTOC:-}" ]] || stop "PROTOC=$PROTOC does not compile a file that imports google/protobuf"
+    [[ -z "${PROTOC:-}" ]] ||
+        stop "PROTOC=$PROTOC does not compile a file that imports google/protobuf/empty.proto"
     apt_install protobuf-compiler libprotobuf-dev && protoc_works && return
     stop "protoc with the google/protobuf files is missing; one of:" \
         "  apt-get install protobuf-compiler libprotobuf-dev     (Debian, Ubuntu)" \
         "  dnf install protobuf-compiler protobuf-devel          (Fedora)" \
         "  brew install protobuf                                 (macOS)" \
-        "  cargo install protox --features bin --version 0.10.0 && export PROTOC=~/.cargo/bin/protox"
+        "  cargo install protox --features bin --version 0.10.0;" \
+        "  export PROTOC=~/.cargo/bin/protox                     (anywhere)"
 }
 
 main() {
