@@ -61,7 +61,14 @@ impl ObjectKey {
             return None;
         }
         let namespace = (namespace != NO_NAMESPACE).then(|| namespace.to_owned());
-        Some((Self { plural: plural.to_owned(), namespace, name: name.to_owned() }, part))
+        Some((
+            Self {
+                plural: plural.to_owned(),
+                namespace,
+                name: name.to_owned(),
+            },
+            part,
+        ))
     }
 }
 
@@ -166,7 +173,11 @@ mod tests {
     #[test]
     fn an_object_key_reads_back() {
         for namespace in [None, Some("nlp".to_owned())] {
-            let key = ObjectKey { plural: "federatedjobs".into(), namespace, name: "a.b".into() };
+            let key = ObjectKey {
+                plural: "federatedjobs".into(),
+                namespace,
+                name: "a.b".into(),
+            };
             for part in [Part::Spec, Part::Status] {
                 assert_eq!(ObjectKey::parse(&key.part(part)), Some((key.clone(), part)));
             }
@@ -175,7 +186,12 @@ mod tests {
 
     #[test]
     fn other_keys_are_no_objects() {
-        for key in ["hub/leader", "objects/a/b/c", "objects/a/b/c/other", "objects/a/b/c/spec/d"] {
+        for key in [
+            "hub/leader",
+            "objects/a/b/c",
+            "objects/a/b/c/other",
+            "objects/a/b/c/spec/d",
+        ] {
             assert_eq!(ObjectKey::parse(key.as_bytes()), None, "{key}");
         }
     }

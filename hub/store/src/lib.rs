@@ -4,7 +4,15 @@
 //! (production, highly available), `embedded` (one durable file, no server) and `memory`
 //! (simulation). Never knows what a value means.
 
+mod faults;
+mod feed;
 pub mod keys;
+mod lease;
+pub mod memory;
+mod mvcc;
+
+pub use faults::Faults;
+pub use memory::MemoryStore;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +20,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
-use meridian_api::ids::Revision;
+pub use meridian_api::ids::Revision;
 use meridian_api::units::Millis;
 
 /// Most compares plus operations in one transaction. etcd's default is 128 of each; the margin
@@ -56,6 +64,16 @@ pub enum Compare {
     CreateRevision(Bytes, Revision),
 }
 
+impl Compare {
+    /// The key it looks at.
+    #[must_use]
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Self::ModRevision(key, _) | Self::CreateRevision(key, _) => key,
+        }
+    }
+}
+
 /// One operation of a transaction. No key is put or deleted twice in one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -80,6 +98,25 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The key it is about.
+    #[must_use]
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } | Self::Get { key } => key,
+        }
+    }
+
+    /// True when it changes the key.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Put { .. } | Self::Delete { .. } => true,
+            Self::Get { .. } => false,
+        }
+    }
+}
+
 /// All of `success` when every compare holds, else all of `failure`; one revision, one fsync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Txn {
@@ -89,6 +126,31 @@ pub struct Txn {
     pub success: Vec<Op>,
     /// Done when they do not.
     pub failure: Vec<Op>,
+}
+
+impl Txn {
+    /// What it counts against [`MAX_TXN_OPERATIONS`]: its compares and its larger branch.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.compares.len() + self.success.len().max(self.failure.len())
+    }
+
+    /// What it counts against [`MAX_TXN_BYTES`]: all its keys and values, of both branches.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let compares = self.compares.iter().map(|compare| compare.key().len());
+        let operations = self.success.iter().chain(&self.failure).map(|op| match op {
+            Op::Put { key, value, .. } => key.len() + value.len(),
+            Op::Delete { key } | Op::Get { key } => key.len(),
+        });
+        compares.chain(operations).sum()
+    }
+
+    /// True when one of its branches changes a key.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.success.iter().chain(&self.failure).any(Op::writes)
+    }
 }
 
 /// Answer to a transaction.
@@ -123,7 +185,33 @@ impl KeyRange {
                 break;
             }
         }
-        Self { start, end: end.into() }
+        Self {
+            start,
+            end: end.into(),
+        }
+    }
+
+    /// One key alone.
+    #[must_use]
+    pub fn key(key: impl Into<Bytes>) -> Self {
+        let start: Bytes = key.into();
+        let end = [&start[..], &[0]].concat();
+        Self {
+            start,
+            end: end.into(),
+        }
+    }
+
+    /// True when `key` lies in the range.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.start <= key && key < &self.end[..]
+    }
+
+    /// True when no key can lie in the range.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.start >= self.end
     }
 
     /// What is left of the range after `key`: the next page.
@@ -131,7 +219,10 @@ impl KeyRange {
     pub fn after(&self, key: &[u8]) -> Self {
         let mut start = key.to_vec();
         start.push(0);
-        Self { start: start.into(), end: self.end.clone() }
+        Self {
+            start: start.into(),
+            end: self.end.clone(),
+        }
     }
 }
 
@@ -165,6 +256,26 @@ pub enum Event {
         /// Revision that removed it.
         revision: Revision,
     },
+}
+
+impl Event {
+    /// The key it happened to.
+    #[must_use]
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Self::Put { current, .. } => &current.key,
+            Self::Delete { key, .. } => key,
+        }
+    }
+
+    /// The revision that did it.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        match self {
+            Self::Put { current, .. } => current.mod_revision,
+            Self::Delete { revision, .. } => *revision,
+        }
+    }
 }
 
 /// All events of one revision in the watched range, in key order. No events: a bookmark, which
@@ -289,8 +400,9 @@ pub trait Store: Send + Sync + 'static {
     /// One transaction.
     async fn txn(&self, why: Operation, txn: Txn) -> Result<TxnResponse, StoreError>;
 
-    /// Independent transactions in one durable write: each succeeds or fails by its own
-    /// compares. No key is written by two of them; all together stay within the limits above.
+    /// Independent transactions in one durable write and one revision: each succeeds or fails by
+    /// its own compares. A key that one of them writes appears in no other; all together stay
+    /// within the limits above.
     async fn txn_batch(
         &self,
         why: Operation,
