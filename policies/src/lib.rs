@@ -4,4 +4,16 @@
 //! placement, explanation and invariant checks. Does no I/O, reads no clock, spawns nothing,
 //! iterates no hash map: the same input gives the same output on any machine.
 
+mod candidates;
+mod causes;
+pub mod decide;
+pub mod diagnosis;
+pub mod fit;
+pub mod lifecycle;
 pub mod model;
+pub mod order;
+pub mod quota;
+pub mod shapes;
+pub mod sizes;
+
+pub use decide::decide;

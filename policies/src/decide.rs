@@ -1,0 +1,329 @@
+//! The decision round: a snapshot in, a plan out.
+//!
+//! Owns the walk through the queue: quota, candidates, fit, score, and what a placement leaves for
+//! those after it. Never writes, waits or asks: what is not in the snapshot is not known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meridian_api::units::MilliGpus;
+
+use crate::candidates::{Preference, allows_cluster, is_open, preference};
+use crate::causes;
+use crate::fit::{Fit, fit};
+use crate::model::{
+    Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, Placed, Plan, PoolIx, RegionIx, Score,
+    Shape, Snapshot, TenantIx, Waiting, WaitingIx,
+};
+use crate::order;
+use crate::quota::{Ledger, Reach, gpus_per_job};
+use crate::shapes;
+use crate::sizes::largest;
+
+/// Decides one round.
+///
+/// Gangs are tried in the order of the queue, first those whose tenant stays within its nominal
+/// quota, then those that borrow. A gang gets the best of the places it may have, an elastic one
+/// in the largest size that fits there. One that fits nowhere is passed over, and later ones may
+/// use the room (backfill): nothing yet keeps a stream of small gangs from delaying a large one;
+/// holding a slot for the oldest blocked gang is a step of its own.
+///
+/// Room and quota only shrink during a round, so a gang that failed once would fail again, and
+/// so would every gang like it: the cost is that of the different gangs, not of all.
+#[must_use]
+pub fn decide(snapshot: &Snapshot) -> Plan {
+    let mut round = Round::new(snapshot);
+    let queue = order::queue(snapshot);
+    let mut placements = Vec::new();
+    let mut left = queue;
+    for reach in [Reach::Nominal, Reach::Borrowing] {
+        let mut failed = BTreeSet::new();
+        let mut passed_over = Vec::new();
+        for ix in left {
+            match round.try_place(ix, reach, &mut failed) {
+                Some(placed) => placements.push(placed),
+                None => passed_over.push(ix),
+            }
+        }
+        left = passed_over;
+    }
+    // Stable, so each part keeps the order of the queue.
+    left.sort_by_key(|ix| round.borrows(*ix));
+    let unplaced = causes::explain(&round, &left);
+    Plan {
+        placements,
+        unplaced,
+    }
+}
+
+/// Gangs that differ in nothing a decision looks at, their age and priority apart.
+type Kind = u32;
+
+/// What a decision knows of one pool.
+pub(crate) struct PoolState {
+    pub(crate) shapes: Vec<Shape>,
+    pub(crate) free: MilliGpus,
+    /// Grows with each placement there.
+    version: u32,
+}
+
+/// Answer of the last search for one shape of gang in one pool.
+struct Remembered {
+    version: u32,
+    budget: MilliGpus,
+    found: Option<(Vec<u32>, Fit)>,
+}
+
+/// State of one round.
+pub(crate) struct Round<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) ledger: Ledger<'a>,
+    pub(crate) pools: Vec<PoolState>,
+    pub(crate) kinds: Vec<Kind>,
+    /// Ordinal of the gang's shape, equal shapes being one.
+    pub(crate) shape_of: Vec<u32>,
+    remembered: BTreeMap<(u32, PoolIx), Remembered>,
+}
+
+impl<'a> Round<'a> {
+    fn new(snapshot: &'a Snapshot) -> Self {
+        let state = |pool: &crate::model::Pool| {
+            let shapes = shapes::canonical(&pool.shapes);
+            PoolState {
+                free: shapes::free(&shapes).gpus,
+                shapes,
+                version: 0,
+            }
+        };
+        let (kinds, shape_of) = kinds(snapshot);
+        Self {
+            snapshot,
+            ledger: Ledger::new(snapshot),
+            pools: snapshot.pools.iter().map(state).collect(),
+            kinds,
+            shape_of,
+            remembered: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn gang(&self, ix: WaitingIx) -> &'a Waiting {
+        &self.snapshot.waiting[ix.index()]
+    }
+
+    /// Places the gang if it can be placed within `reach`. `failed` holds the kinds of gangs that
+    /// could not, for the same reach.
+    fn try_place(
+        &mut self,
+        ix: WaitingIx,
+        reach: Reach,
+        failed: &mut BTreeSet<Kind>,
+    ) -> Option<Placed> {
+        let gang = self.gang(ix);
+        let per_job = gpus_per_job(&self.snapshot.tenants, gang.tenant);
+        let barred = gang.suspended
+            || per_job.is_some_and(|(_, limit)| gang.job_gpus > limit)
+            || self.ledger.job_limit(gang.tenant, gang.gang.job).is_some();
+        let kind = self.kinds[ix.index()];
+        if barred || failed.contains(&kind) {
+            return None;
+        }
+        let Some((pool, score, pods, found)) = self.best(ix, reach) else {
+            failed.insert(kind);
+            return None;
+        };
+        self.commit(ix, pool, &pods, &found);
+        let gpus = gang.shape.gpus(&pods);
+        Some(Placed {
+            waiting: ix,
+            pool,
+            pods,
+            gpus,
+            takes: found.takes,
+            score,
+        })
+    }
+
+    /// The best place for the gang within `reach`.
+    fn best(&mut self, ix: WaitingIx, reach: Reach) -> Option<(PoolIx, Score, Vec<u32>, Fit)> {
+        let gang = self.gang(ix);
+        let least = gang.shape.gpus(&gang.shape.least());
+        let most = gang.shape.gpus(&gang.shape.most());
+        let flavors = u32::try_from(self.snapshot.flavors.len()).unwrap_or(u32::MAX);
+        let budgets: Vec<MilliGpus> = (0..flavors)
+            .map(|flavor| {
+                self.ledger
+                    .headroom(gang.tenant, FlavorIx(flavor), reach)
+                    .gpus
+            })
+            .collect();
+        let mut best: Option<(PoolIx, Score)> = None;
+        for (pool, preference) in open_pools(self.snapshot, gang) {
+            let budget = budgets[self.snapshot.pools[pool.index()].flavor.index()].min(most);
+            if budget < least {
+                continue;
+            }
+            let Some(score) = self.score(ix, pool, budget, preference, most) else {
+                continue;
+            };
+            if best.as_ref().is_none_or(|(_, least)| score < *least) {
+                best = Some((pool, score));
+            }
+        }
+        let (pool, score) = best?;
+        let remembered = self.remembered.get(&(self.shape_of[ix.index()], pool))?;
+        let (pods, found) = remembered.found.clone()?;
+        Some((pool, score, pods, found))
+    }
+
+    fn score(
+        &mut self,
+        ix: WaitingIx,
+        pool: PoolIx,
+        budget: MilliGpus,
+        preference: Preference,
+        most: MilliGpus,
+    ) -> Option<Score> {
+        let free = self.pools[pool.index()].free;
+        let gang = &self.gang(ix).shape;
+        let (pods, found) = self.find(ix, pool, budget)?;
+        let gpus = gang.gpus(pods);
+        Some(Score {
+            region_order: preference.region_order,
+            flavor_order: preference.flavor_order,
+            short_of_max: most.saturating_sub(gpus).0,
+            preferences_missed: found.preferences_missed,
+            left_on_hosts: found.left_on_hosts.0,
+            left_in_pool: free.saturating_sub(gpus).0,
+            pool,
+        })
+    }
+
+    /// The largest size of the gang within `budget` that fits in the pool, from memory where
+    /// nothing has changed there.
+    fn find(&mut self, ix: WaitingIx, pool: PoolIx, budget: MilliGpus) -> Option<&(Vec<u32>, Fit)> {
+        let state = &self.pools[pool.index()];
+        let gang = &self.gang(ix).shape;
+        let key = (self.shape_of[ix.index()], pool);
+        let known = self
+            .remembered
+            .get(&key)
+            .is_some_and(|last| match last.found {
+                // What did not fit will not fit with less room or a smaller budget.
+                None => budget <= last.budget,
+                Some(_) => last.version == state.version && last.budget == budget,
+            });
+        if !known {
+            let levels = &self.snapshot.pools[pool.index()].levels;
+            let fits = |pods: &[u32]| {
+                let gpus = gang.gpus(pods);
+                if gpus > budget || gpus > state.free {
+                    return None;
+                }
+                fit(levels, &state.shapes, gang, pods)
+            };
+            let found = largest(gang, fits);
+            let entry = Remembered {
+                version: state.version,
+                budget,
+                found,
+            };
+            self.remembered.insert(key, entry);
+        }
+        self.remembered.get(&key)?.found.as_ref()
+    }
+
+    fn commit(&mut self, ix: WaitingIx, pool: PoolIx, pods: &[u32], found: &Fit) {
+        let gang = self.gang(ix);
+        let flavor = self.snapshot.pools[pool.index()].flavor;
+        let gpus = gang.shape.gpus(pods);
+        let state = &mut self.pools[pool.index()];
+        state.shapes = shapes::subtract(&state.shapes, &gang.shape, &found.takes)
+            .expect("a fit takes from the shapes it was made for");
+        state.free = state.free.saturating_sub(gpus);
+        state.version += 1;
+        self.ledger.add(gang.tenant, flavor, gpus, gang.gang.job);
+    }
+
+    /// True when the gang, in its smallest size, goes beyond its tenant's nominal quota in every
+    /// flavor that it accepts.
+    fn borrows(&self, ix: WaitingIx) -> bool {
+        let gang = self.gang(ix);
+        let least = gang.shape.gpus(&gang.shape.least());
+        let within = |flavor: FlavorIx| {
+            self.ledger
+                .headroom(gang.tenant, flavor, Reach::Nominal)
+                .gpus
+                >= least
+        };
+        !accepted(self.snapshot, gang).into_iter().any(within)
+    }
+
+    /// True when the gang, in its smallest size, would have fitted in the pool at the round's
+    /// start.
+    pub(crate) fn fitted_at_start(&self, ix: WaitingIx, pool: PoolIx) -> bool {
+        let source = &self.snapshot.pools[pool.index()];
+        let gang = &self.gang(ix).shape;
+        self.pools[pool.index()].version > 0
+            && fit(&source.levels, &source.shapes, gang, &gang.least()).is_some()
+    }
+}
+
+/// Pools that the gang may use, in clusters that take new work.
+fn open_pools<'s>(
+    snapshot: &'s Snapshot,
+    gang: &'s Waiting,
+) -> impl Iterator<Item = (PoolIx, Preference)> + use<'s> {
+    snapshot.pools.iter().zip(0..).filter_map(|(pool, ix)| {
+        let cluster = &snapshot.clusters[pool.cluster.index()];
+        if !is_open(cluster) || !allows_cluster(gang, pool.cluster, cluster) {
+            return None;
+        }
+        Some((PoolIx(ix), preference(snapshot, gang, pool).ok()?))
+    })
+}
+
+/// Flavors that the gang accepts, in its order; all for an empty list.
+pub(crate) fn accepted(snapshot: &Snapshot, gang: &Waiting) -> Vec<FlavorIx> {
+    if gang.flavors.is_empty() {
+        (0..).map(FlavorIx).take(snapshot.flavors.len()).collect()
+    } else {
+        gang.flavors
+            .iter()
+            .map(|accepted| accepted.flavor)
+            .collect()
+    }
+}
+
+/// What makes a kind.
+type KindKey<'a> = (
+    TenantIx,
+    ClassIx,
+    &'a GangShape,
+    Vec<(FlavorIx, u32)>,
+    &'a [RegionIx],
+    &'a [ClusterIx],
+    MilliGpus,
+);
+
+/// The kind and the ordinal of the shape of each waiting gang.
+fn kinds(snapshot: &Snapshot) -> (Vec<Kind>, Vec<u32>) {
+    let mut by_key: BTreeMap<KindKey<'_>, Kind> = BTreeMap::new();
+    let mut by_shape: BTreeMap<&GangShape, u32> = BTreeMap::new();
+    let (mut kinds, mut shape_of) = (Vec::new(), Vec::new());
+    for gang in &snapshot.waiting {
+        let flavor = |accepted: &Accepted| (accepted.flavor, accepted.speed);
+        let key = (
+            gang.tenant,
+            gang.class,
+            &gang.shape,
+            gang.flavors.iter().map(flavor).collect(),
+            gang.regions.as_slice(),
+            gang.clusters.as_slice(),
+            gang.job_gpus,
+        );
+        let next = u32::try_from(by_key.len()).unwrap_or(u32::MAX);
+        kinds.push(*by_key.entry(key).or_insert(next));
+        let next = u32::try_from(by_shape.len()).unwrap_or(u32::MAX);
+        shape_of.push(*by_shape.entry(&gang.shape).or_insert(next));
+    }
+    (kinds, shape_of)
+}

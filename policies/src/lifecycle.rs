@@ -1,0 +1,294 @@
+//! Life cycle of a placement, as a table: what an observation or a wish does to its row.
+//!
+//! Owns the states of a placement and what follows from each event. Never stores, sends or waits:
+//! the caller carries out the effects in the txn that writes the next state.
+//!
+//! ```text
+//!            Running                 delete, suspend
+//! Starting ───────────▶ Running ───────────┐
+//!    │  delete, suspend    │               ▼
+//!    ├─────────────────────┼───────────▶ Draining(why)
+//!    │ ended by itself     │ likewise      │ ended, or stopped (the proof)
+//!    ▼                     ▼               ▼
+//!   row gone: Succeeded · Failed · Requeued · Deleted
+//! ```
+//!
+//! The row, hence its GPUs, is released only by proof that nothing runs: a gang that is draining
+//! still counts. An observation under another epoch than the row's changes nothing.
+
+use meridian_api::ids::Epoch;
+use meridian_api::units::UnixMillis;
+use serde::{Deserialize, Serialize};
+
+/// Why a placement is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum DrainReason {
+    /// Its job is being deleted.
+    Deleted,
+    /// A person suspended its job; it comes back when the job is resumed.
+    Suspended,
+}
+
+/// Where a placement stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum State {
+    /// Decided; not every member runs.
+    Starting,
+    /// Every member has run.
+    Running,
+    /// Told to stop; something may still run.
+    Draining(DrainReason),
+}
+
+/// What the table knows of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Its state.
+    pub state: State,
+}
+
+/// Why a gang ended without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Failure {
+    /// A node went away under it.
+    NodeLost,
+    /// It was not running in time after it was accepted, and was undone.
+    PlaceTimeout,
+    /// The cluster did not admit it.
+    NotAdmitted,
+    /// It ran longer than it may.
+    RuntimeExceeded,
+    /// It ended with an exit code other than zero.
+    Exit {
+        /// Restarts that its job still allows, this one not yet counted.
+        restarts_left: u32,
+    },
+}
+
+/// What an agent saw of a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Step {
+    /// Durable at the agent; nothing bound.
+    Accepted,
+    /// Every member bound.
+    Bound,
+    /// Every member runs.
+    Running,
+    /// Asked to stop; something may still run.
+    Stopping,
+    /// Ended by itself, well.
+    Succeeded,
+    /// Ended otherwise; nothing of it runs.
+    Failed(Failure),
+    /// Stopped; nothing of it runs.
+    Stopped,
+}
+
+/// What happens to a placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Event {
+    /// The agent tells how far the gang is.
+    Observed {
+        /// Epoch it speaks of.
+        epoch: Epoch,
+        /// How far.
+        step: Step,
+    },
+    /// The agent will not carry out an order, which had no side effect.
+    Refused {
+        /// Epoch of the order.
+        epoch: Epoch,
+    },
+    /// A person deletes the job.
+    DeleteRequested,
+    /// A person suspends the job.
+    SuspendRequested,
+}
+
+/// How a placement ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The gang is done.
+    Succeeded,
+    /// The gang failed for good.
+    Failed,
+    /// The gang waits for its next place.
+    Requeued,
+    /// The gang is gone with its job.
+    Deleted,
+}
+
+/// What the row becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Next {
+    /// It stays, in this state.
+    In(State),
+    /// It goes.
+    Ended(Outcome),
+}
+
+/// What the caller does, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Effect {
+    /// Tell the job that the gang runs.
+    JobGangRunning {
+        /// When this was seen.
+        at: UnixMillis,
+    },
+    /// Order the stop; the order stays until its proof.
+    SendStop(DrainReason),
+    /// Free what the row holds.
+    ReleaseRow,
+    /// Put the gang back in the queue with its place in it. Its next epoch is above `after`.
+    RequeueGang {
+        /// Epoch that has ended.
+        after: Epoch,
+        /// True when this uses one of the job's restarts.
+        spends_restart: bool,
+    },
+    /// Tell the job that the gang is done.
+    JobGangSucceeded {
+        /// When this was seen.
+        at: UnixMillis,
+    },
+    /// Tell the job that the gang failed for good.
+    JobGangFailed {
+        /// Why.
+        failure: Failure,
+        /// When this was seen.
+        at: UnixMillis,
+    },
+    /// Tell the job, which is being deleted, that nothing of the gang is left.
+    JobGangGone,
+}
+
+/// The next state and what follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// What the row becomes.
+    pub next: Next,
+    /// What to do; empty when nothing follows.
+    pub effects: Vec<Effect>,
+}
+
+/// An event that must change nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Illegal {
+    /// It speaks of another epoch than the row's.
+    #[error("observation of epoch {observed} for a placement of epoch {row}")]
+    Stale {
+        /// Epoch of the row.
+        row: Epoch,
+        /// Epoch it speaks of.
+        observed: Epoch,
+    },
+}
+
+/// What `event` does to `placement` at `now`.
+///
+/// Infrastructure that failed (a node, the admission, the time to place) costs the job nothing:
+/// the gang goes back to the queue. A bad exit code uses one of the job's restarts, and without
+/// one left the gang has failed, as it has when it ran longer than it may. A gang that ends while
+/// it is being stopped counts by why it was stopped, since a stop ends it with any exit code;
+/// only success stands.
+pub fn step(placement: &Placement, event: Event, now: UnixMillis) -> Result<Transition, Illegal> {
+    let (epoch, state) = (placement.epoch, placement.state);
+    match event {
+        Event::DeleteRequested => Ok(wish(state, DrainReason::Deleted)),
+        Event::SuspendRequested => Ok(wish(state, DrainReason::Suspended)),
+        Event::Observed {
+            epoch: observed, ..
+        }
+        | Event::Refused { epoch: observed }
+            if observed != epoch =>
+        {
+            Err(Illegal::Stale {
+                row: epoch,
+                observed,
+            })
+        }
+        Event::Refused { .. } => Ok(refused(state, epoch)),
+        Event::Observed { step, .. } => Ok(observed(state, step, epoch, now)),
+    }
+}
+
+/// A person wants it gone or aside. Deleting outdoes suspending, never the other way round.
+fn wish(state: State, reason: DrainReason) -> Transition {
+    match (state, reason) {
+        (State::Starting | State::Running, _) => {
+            moves(State::Draining(reason), vec![Effect::SendStop(reason)])
+        }
+        (State::Draining(DrainReason::Suspended), DrainReason::Deleted) => {
+            moves(State::Draining(reason), Vec::new())
+        }
+        (State::Draining(_), _) => stays(state),
+    }
+}
+
+/// Only a gang that has not run is undone by a refusal; a running one has proved that its order
+/// was carried out, and a stop stays ordered until its proof.
+fn refused(state: State, epoch: Epoch) -> Transition {
+    match state {
+        State::Starting => requeued(epoch, false),
+        State::Running | State::Draining(_) => stays(state),
+    }
+}
+
+fn observed(state: State, step: Step, epoch: Epoch, now: UnixMillis) -> Transition {
+    match (state, step) {
+        (State::Starting, Step::Running) => {
+            moves(State::Running, vec![Effect::JobGangRunning { at: now }])
+        }
+        // A report that arrives late says less than the row knows.
+        (_, Step::Accepted | Step::Bound | Step::Running | Step::Stopping) => stays(state),
+        (
+            State::Draining(DrainReason::Deleted),
+            Step::Succeeded | Step::Failed(_) | Step::Stopped,
+        ) => ended(Outcome::Deleted, Effect::JobGangGone),
+        (_, Step::Succeeded) => ended(Outcome::Succeeded, Effect::JobGangSucceeded { at: now }),
+        (State::Draining(DrainReason::Suspended), Step::Failed(_)) | (_, Step::Stopped) => {
+            requeued(epoch, false)
+        }
+        (State::Starting | State::Running, Step::Failed(failure)) => failed(failure, epoch, now),
+    }
+}
+
+fn failed(failure: Failure, epoch: Epoch, now: UnixMillis) -> Transition {
+    match failure {
+        Failure::NodeLost | Failure::PlaceTimeout | Failure::NotAdmitted => requeued(epoch, false),
+        Failure::Exit { restarts_left: 1.. } => requeued(epoch, true),
+        Failure::Exit { restarts_left: 0 } | Failure::RuntimeExceeded => {
+            ended(Outcome::Failed, Effect::JobGangFailed { failure, at: now })
+        }
+    }
+}
+
+fn stays(state: State) -> Transition {
+    moves(state, Vec::new())
+}
+
+fn moves(state: State, effects: Vec<Effect>) -> Transition {
+    Transition {
+        next: Next::In(state),
+        effects,
+    }
+}
+
+fn requeued(after: Epoch, spends_restart: bool) -> Transition {
+    ended(
+        Outcome::Requeued,
+        Effect::RequeueGang {
+            after,
+            spends_restart,
+        },
+    )
+}
+
+fn ended(outcome: Outcome, tell: Effect) -> Transition {
+    Transition {
+        next: Next::Ended(outcome),
+        effects: vec![Effect::ReleaseRow, tell],
+    }
+}
