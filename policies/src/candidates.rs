@@ -40,14 +40,14 @@ pub(crate) fn preference(
 ) -> Result<Preference, Barred> {
     let flavor_order = place_of(
         gang.flavors.iter().map(|accepted| accepted.flavor),
-        pool.flavor,
+        &pool.flavor,
     )
     .ok_or(Barred::Flavor)?;
     if !pool.classes.is_empty() && !pool.classes.contains(&gang.class) {
         return Err(Barred::Class);
     }
     let region = snapshot.clusters[pool.cluster.index()].region;
-    let region_order = place_of(gang.regions.iter().copied(), region).unwrap_or(u32::MAX);
+    let region_order = place_of(gang.regions.iter().copied(), &region).unwrap_or(u32::MAX);
     Ok(Preference {
         region_order,
         flavor_order,
@@ -55,11 +55,11 @@ pub(crate) fn preference(
 }
 
 /// Position of `wanted`; the first for an empty list, which allows all.
-fn place_of<T: PartialEq>(list: impl ExactSizeIterator<Item = T>, wanted: T) -> Option<u32> {
+fn place_of<T: PartialEq>(list: impl ExactSizeIterator<Item = T>, wanted: &T) -> Option<u32> {
     if list.len() == 0 {
         return Some(0);
     }
     let mut list = list;
-    list.position(|item| item == wanted)
+    list.position(|item| item == *wanted)
         .and_then(|position| u32::try_from(position).ok())
 }

@@ -20,11 +20,14 @@ use crate::quota::{Bound, Reach, gpus_per_job};
 /// Says for each of `left` why it waits; keeps their order.
 pub(crate) fn explain(round: &Round<'_>, left: &[WaitingIx]) -> Vec<Unplaced> {
     let mut by_kind: BTreeMap<u32, Vec<Cause>> = BTreeMap::new();
+    let mut rooms = Rooms::new();
     let mut unplaced = Vec::with_capacity(left.len());
     for &ix in left {
         let gang = round.gang(ix);
         let kind = round.kinds[ix.index()];
-        let shared = by_kind.entry(kind).or_insert_with(|| of_kind(round, ix));
+        let shared = by_kind
+            .entry(kind)
+            .or_insert_with(|| of_kind(round, ix, &mut rooms));
         let mut reasons = Vec::with_capacity(shared.len() + 1);
         if gang.suspended {
             reasons.push(plain(Reason::Suspended, "suspended by a person".to_owned()));
@@ -59,11 +62,11 @@ fn plain(reason: Reason, message: String) -> Cause {
 }
 
 /// All that keeps gangs like this one, sorted; without what depends on the one job.
-fn of_kind(round: &Round<'_>, ix: WaitingIx) -> Vec<Cause> {
+fn of_kind(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> {
     let gang = round.gang(ix);
     let mut causes = quota(round, gang);
     causes.extend(per_job(round, gang));
-    causes.extend(places(round, ix));
+    causes.extend(places(round, ix, rooms));
     causes.sort();
     causes.dedup();
     causes
@@ -169,7 +172,7 @@ fn quota_cause(
 
 /// What keeps it out of each cluster that it allows. A pool that could not hold it even when
 /// empty is mentioned only when none could.
-fn places(round: &Round<'_>, ix: WaitingIx) -> Vec<Cause> {
+fn places(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> {
     let (snapshot, gang) = (round.snapshot, round.gang(ix));
     let mut causes = Vec::new();
     let (mut allowed, mut candidates, mut holding) = (0_usize, Vec::new(), 0_usize);
@@ -193,10 +196,11 @@ fn places(round: &Round<'_>, ix: WaitingIx) -> Vec<Cause> {
                 Ok(_) => {
                     flavor_matches = true;
                     candidates.push(pool_ix);
-                    let least = gang.shape.least();
-                    if fits_when_empty(&pool.levels, &pool.shapes, &gang.shape, &least) {
+                    let key = (round.shape_of[ix.index()], pool_ix);
+                    let room = rooms.entry(key).or_insert_with(|| room(round, ix, pool_ix));
+                    if let Room::Could(cause) = room {
                         holding += 1;
-                        causes.extend(no_room(round, ix, pool_ix));
+                        causes.extend(cause.clone());
                     }
                 }
             }
@@ -290,7 +294,27 @@ fn no_flavor(round: &Round<'_>, gang: &Waiting, cluster: ClusterIx) -> Cause {
     }
 }
 
-/// Why a pool that could hold it does not; `None` when it has room (then quota keeps it out).
+/// What each pool says to each shape of gang, at the end of the round.
+type Rooms = BTreeMap<(u32, PoolIx), Room>;
+
+/// What a pool says to a gang.
+enum Room {
+    /// It could not hold it even when empty.
+    Never,
+    /// It could, and why it does not; `None` when it has room (then quota keeps the gang out).
+    Could(Option<Cause>),
+}
+
+fn room(round: &Round<'_>, ix: WaitingIx, pool: PoolIx) -> Room {
+    let source = &round.snapshot.pools[pool.index()];
+    let gang = &round.gang(ix).shape;
+    if fits_when_empty(&source.levels, &source.shapes, gang, &gang.least()) {
+        Room::Could(no_room(round, ix, pool))
+    } else {
+        Room::Never
+    }
+}
+
 fn no_room(round: &Round<'_>, ix: WaitingIx, pool: PoolIx) -> Option<Cause> {
     let snapshot = round.snapshot;
     let gang = &round.gang(ix).shape;

@@ -6,14 +6,18 @@
 
 mod candidates;
 mod causes;
+pub mod check;
 pub mod decide;
 pub mod diagnosis;
+pub mod explain;
 pub mod fit;
 pub mod lifecycle;
 pub mod model;
+pub mod nodes;
 pub mod order;
 pub mod quota;
 pub mod shapes;
 pub mod sizes;
 
+pub use check::check;
 pub use decide::decide;

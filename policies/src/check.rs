@@ -1,0 +1,440 @@
+//! Invariants of a plan, checked independently of the code that made it.
+//!
+//! Owns what must hold of any plan for its snapshot: the hub checks each round before it commits,
+//! tests check every plan they make. Everything is computed anew, plainly, and from nothing but
+//! snapshot and plan: no code of `decide`, `quota` or `fit` is used. Never repairs.
+
+pub mod truth;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meridian_api::ids::GangId;
+
+use crate::model::{
+    Contact, FlavorIx, GangShape, Placed, Plan, Pool, RoleShape, Snapshot, TenantIx, Waiting,
+    WaitingIx,
+};
+
+/// Something that must never be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Violation {
+    /// Number in the list of invariants.
+    pub invariant: &'static str,
+    /// What and where, with numbers.
+    pub message: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.message)
+    }
+}
+
+type Found = Vec<Violation>;
+
+fn report(found: &mut Found, invariant: &'static str, message: String) {
+    found.push(Violation { invariant, message });
+}
+
+/// Everything that is wrong with `plan`; empty when it may be committed.
+#[must_use]
+pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
+    let mut found = Vec::new();
+    coverage(snapshot, plan, &mut found);
+    if found.is_empty() {
+        // The rest reads tables by the ordinals that were just found to be good.
+        for placed in &plan.placements {
+            let gang = &snapshot.waiting[placed.waiting.index()];
+            allowed(snapshot, gang, placed, &mut found);
+            whole(gang, placed, &mut found);
+            together(snapshot, gang, placed, &mut found);
+        }
+        identity(snapshot, plan, &mut found);
+        rooms(snapshot, plan, &mut found);
+        quota(snapshot, plan, &mut found);
+        limits_of_jobs(snapshot, plan, &mut found);
+    }
+    found
+}
+
+/// Every waiting gang is placed once or explained once (L1), and nothing else is.
+fn coverage(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let mut times = vec![0_u32; snapshot.waiting.len()];
+    let placed = plan.placements.iter().map(|placed| placed.waiting);
+    let unplaced = plan.unplaced.iter().map(|unplaced| unplaced.waiting);
+    for ix in placed.chain(unplaced) {
+        match times.get_mut(ix.index()) {
+            Some(count) => *count += 1,
+            None => report(
+                found,
+                "L1",
+                format!("plan names gang {} of {}", ix.0, times.len()),
+            ),
+        }
+    }
+    for (gang, count) in snapshot.waiting.iter().zip(times) {
+        if count != 1 {
+            report(
+                found,
+                "L1",
+                format!("gang {} is in the plan {count} times", gang.gang),
+            );
+        }
+    }
+    for placed in &plan.placements {
+        if placed.pool.index() >= snapshot.pools.len() {
+            report(found, "S5", format!("no pool {}", placed.pool.0));
+        }
+    }
+    for unplaced in &plan.unplaced {
+        if unplaced.reasons.is_empty() {
+            report(
+                found,
+                "L1",
+                format!("gang {} waits without a reason", unplaced.waiting.0),
+            );
+        }
+        if !unplaced.reasons.is_sorted() {
+            let ix = unplaced.waiting.0;
+            report(
+                found,
+                "S27",
+                format!("reasons of gang {ix} are not in order"),
+            );
+        }
+    }
+}
+
+/// The job, the pool and the cluster all agree to the place.
+fn allowed(snapshot: &Snapshot, gang: &Waiting, placed: &Placed, found: &mut Found) {
+    let pool = &snapshot.pools[placed.pool.index()];
+    let cluster = &snapshot.clusters[pool.cluster.index()];
+    let mut refuse = |invariant, what: &str| {
+        let place = format!("{}/{}", cluster.name, pool.name);
+        report(
+            found,
+            invariant,
+            format!("gang {} placed in {place}, {what}", gang.gang),
+        );
+    };
+    if cluster.cordoned {
+        refuse("S20", "which is cordoned");
+    }
+    if cluster.contact != Contact::Ready {
+        refuse("S20", "whose agent is not heard");
+    }
+    if gang.suspended {
+        refuse("S20", "though it is suspended");
+    }
+    if !pool.classes.is_empty() && !pool.classes.contains(&gang.class) {
+        refuse("S20", "which does not admit its class");
+    }
+    if !gang.regions.is_empty() && !gang.regions.contains(&cluster.region) {
+        refuse("S20", "outside its regions");
+    }
+    if !gang.clusters.is_empty() && !gang.clusters.contains(&pool.cluster) {
+        refuse("S20", "outside its clusters");
+    }
+    let accepts = gang
+        .flavors
+        .iter()
+        .any(|accepted| accepted.flavor == pool.flavor);
+    if !gang.flavors.is_empty() && !accepts {
+        refuse("S20", "whose flavor it does not accept");
+    }
+}
+
+/// Every role has a size it may run with, all its pods have hosts, and the sum is right.
+fn whole(gang: &Waiting, placed: &Placed, found: &mut Found) {
+    let id = gang.gang;
+    let roles = &gang.shape.roles;
+    if placed.pods.len() != roles.len() {
+        let message = format!(
+            "gang {id} has {} roles, {} placed",
+            roles.len(),
+            placed.pods.len()
+        );
+        return report(found, "S9", message);
+    }
+    let mut seats = vec![0_u64; roles.len()];
+    for take in &placed.takes {
+        match seats.get_mut(take.role as usize) {
+            Some(sum) => *sum += u64::from(take.hosts) * u64::from(take.pods_per_host),
+            None => report(found, "S9", format!("gang {id} has no role {}", take.role)),
+        }
+    }
+    let mut gpus = 0_u128;
+    for ((role, &pods), seats) in roles.iter().zip(&placed.pods).zip(seats) {
+        let name = &role.name;
+        let off_step = pods
+            .checked_sub(role.min)
+            .is_none_or(|above| above % role.step.max(1) != 0);
+        if off_step || pods > role.max.max(role.min) {
+            let sizes = format!("{}..={} by {}", role.min, role.max, role.step);
+            report(
+                found,
+                "S9",
+                format!("gang {id} role {name}: {pods} pods, not of {sizes}"),
+            );
+        }
+        if seats != u64::from(pods) {
+            report(
+                found,
+                "S9",
+                format!("gang {id} role {name}: {pods} pods on {seats} seats"),
+            );
+        }
+        gpus += u128::from(role.per_pod.gpus.0) * u128::from(pods);
+    }
+    if gpus != u128::from(placed.gpus.0) {
+        report(
+            found,
+            "S33",
+            format!("gang {id} uses {gpus} milli-GPUs, says {}", placed.gpus.0),
+        );
+    }
+}
+
+/// Each role that requires a level has all its pods in one domain of it.
+fn together(snapshot: &Snapshot, gang: &Waiting, placed: &Placed, found: &mut Found) {
+    let levels = &snapshot.pools[placed.pool.index()].levels;
+    for (role, index) in gang.shape.roles.iter().zip(0_u32..) {
+        let Some(level) = role.required.as_deref() else {
+            continue;
+        };
+        let own: Vec<_> = placed
+            .takes
+            .iter()
+            .filter(|take| take.role == index)
+            .collect();
+        let apart = if level == "host" {
+            own.iter().map(|take| u64::from(take.hosts)).sum::<u64>() > 1
+        } else {
+            let depth = levels
+                .iter()
+                .position(|name| name == level)
+                .map(|at| at + 1);
+            let domains: BTreeSet<_> = own
+                .iter()
+                .map(|take| depth.and_then(|depth| take.domains.get(..depth)))
+                .collect();
+            domains.len() > 1 || domains.contains(&None)
+        };
+        if apart {
+            let message = format!(
+                "gang {} role {} is not in one {level}",
+                gang.gang, role.name
+            );
+            report(found, "S9", message);
+        }
+    }
+}
+
+/// No gang gets a second place, and epochs grow.
+fn identity(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let held: BTreeMap<GangId, _> = snapshot.held.iter().map(|row| (row.gang, row)).collect();
+    let mut placed_gangs = BTreeSet::new();
+    for placed in &plan.placements {
+        let gang = &snapshot.waiting[placed.waiting.index()];
+        if !placed_gangs.insert(gang.gang) {
+            report(found, "S1", format!("gang {} is placed twice", gang.gang));
+        }
+        if let Some(row) = held.get(&gang.gang) {
+            report(
+                found,
+                "S1",
+                format!("gang {} still holds epoch {}", gang.gang, row.epoch),
+            );
+            if gang.next_epoch <= row.epoch {
+                let message = format!(
+                    "gang {}: epoch {} does not grow",
+                    gang.gang, gang.next_epoch
+                );
+                report(found, "S2", message);
+            }
+        }
+    }
+}
+
+/// Hosts of a pool, one entry per different host.
+type Hosts<'a> = BTreeMap<(&'a [String], [u64; 3], [u64; 3]), u64>;
+
+/// Takes use hosts that are there, and no host gives more than it has (S5).
+fn rooms(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let mut rooms: Vec<Hosts<'_>> = snapshot.pools.iter().map(hosts).collect();
+    for placed in &plan.placements {
+        let gang = &snapshot.waiting[placed.waiting.index()];
+        let room = &mut rooms[placed.pool.index()];
+        if let Err(what) = take_from(room, &gang.shape, placed) {
+            report(
+                found,
+                "S5",
+                format!("gang {} in pool {}: {what}", gang.gang, placed.pool.0),
+            );
+        }
+    }
+}
+
+fn hosts(pool: &Pool) -> Hosts<'_> {
+    let mut hosts = Hosts::new();
+    for shape in &pool.shapes {
+        let key = (
+            shape.domains.as_slice(),
+            vector(shape.allocatable),
+            vector(shape.free),
+        );
+        *hosts.entry(key).or_default() += u64::from(shape.hosts);
+    }
+    hosts
+}
+
+const fn vector(resources: meridian_api::units::Resources) -> [u64; 3] {
+    [resources.gpus.0, resources.cpu.0, resources.memory.0]
+}
+
+fn take_from<'a>(room: &mut Hosts<'a>, gang: &GangShape, placed: &'a Placed) -> Result<(), String> {
+    for take in &placed.takes {
+        let role: &RoleShape = gang.roles.get(take.role as usize).ok_or("unknown role")?;
+        let before = vector(take.free);
+        let key = (take.domains.as_slice(), vector(take.allocatable), before);
+        let there = room.get(&key).copied().unwrap_or(0);
+        let rest = there.checked_sub(u64::from(take.hosts));
+        let rest = rest.ok_or_else(|| format!("takes {} hosts of {there}", take.hosts))?;
+        room.insert(key, rest);
+        let request = vector(role.per_pod);
+        let mut left = before;
+        for (left, each) in left.iter_mut().zip(request) {
+            let used = u128::from(each) * u128::from(take.pods_per_host);
+            let after = u128::from(*left)
+                .checked_sub(used)
+                .ok_or("a host gives more than it has")?;
+            *left = u64::try_from(after).map_err(|_| "a host has more than can be counted")?;
+        }
+        let key = (take.domains.as_slice(), vector(take.allocatable), left);
+        *room.entry(key).or_default() += u64::from(take.hosts);
+    }
+    Ok(())
+}
+
+/// Milli-GPUs per tenant, with everything below it, and flavor (`None` = all).
+type Use = BTreeMap<(u32, Option<FlavorIx>), u128>;
+
+/// No limit is passed that was not passed before; what was is not made worse (S4).
+fn quota(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let held = snapshot
+        .held
+        .iter()
+        .map(|row| (row.tenant, row.flavor, row.gpus.0));
+    let new = plan.placements.iter().map(|placed| {
+        let tenant = snapshot.waiting[placed.waiting.index()].tenant;
+        (
+            tenant,
+            snapshot.pools[placed.pool.index()].flavor,
+            placed.gpus.0,
+        )
+    });
+    let before = usage(snapshot, held.clone());
+    let after = usage(snapshot, held.chain(new));
+    let of = |usage: &Use, tenant, flavor| usage.get(&(tenant, flavor)).copied().unwrap_or(0);
+    let mut families: BTreeMap<(Option<TenantIx>, Option<FlavorIx>), [u128; 3]> = BTreeMap::new();
+    for (tenant, ix) in snapshot.tenants.iter().zip(0_u32..) {
+        for quota in &tenant.quotas {
+            let (was, is) = (of(&before, ix, quota.flavor), of(&after, ix, quota.flavor));
+            let nominal = u128::from(quota.nominal.0);
+            let borrowed = quota
+                .borrowing_limit
+                .map(|limit| nominal + u128::from(limit.0));
+            let limits = [borrowed, quota.hard_cap.map(|cap| u128::from(cap.0))];
+            for limit in limits.into_iter().flatten() {
+                if is > limit && is > was {
+                    let message = format!("tenant {} holds {is}m of {limit}m", tenant.name);
+                    report(found, "S4", message);
+                }
+            }
+            let family = families.entry((tenant.parent, quota.flavor)).or_default();
+            for (sum, part) in family.iter_mut().zip([was, is, nominal]) {
+                *sum += part;
+            }
+        }
+    }
+    for ((parent, flavor), [was, is, nominal]) in families {
+        let limited_above = parent.is_some_and(|parent| {
+            let rows = &snapshot.tenants[parent.index()].quotas;
+            rows.iter().any(|row| row.flavor == flavor)
+        });
+        if !limited_above && is > nominal && is > was {
+            let message = format!("siblings borrow: they hold {is}m, their nominal is {nominal}m");
+            report(found, "S4", message);
+        }
+    }
+}
+
+fn usage(snapshot: &Snapshot, rows: impl Iterator<Item = (TenantIx, FlavorIx, u64)>) -> Use {
+    let mut usage = Use::new();
+    for (tenant, flavor, gpus) in rows {
+        let mut seen = BTreeSet::new();
+        let mut next = Some(tenant);
+        while let Some(ix) = next.filter(|ix| seen.insert(*ix)) {
+            for counted in [None, Some(flavor)] {
+                *usage.entry((ix.0, counted)).or_default() += u128::from(gpus);
+            }
+            next = snapshot
+                .tenants
+                .get(ix.index())
+                .and_then(|node| node.parent);
+        }
+    }
+    usage
+}
+
+/// Limits on GPUs of one job and on running jobs hold upward of each placed gang.
+fn limits_of_jobs(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let within = |mut tenant: TenantIx, above: u32| {
+        for _ in 0..=snapshot.tenants.len() {
+            if tenant.0 == above {
+                return true;
+            }
+            match snapshot
+                .tenants
+                .get(tenant.index())
+                .and_then(|node| node.parent)
+            {
+                Some(parent) => tenant = parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    let gang = |ix: WaitingIx| &snapshot.waiting[ix.index()];
+    for (tenant, ix) in snapshot.tenants.iter().zip(0_u32..) {
+        if tenant.gpus_per_job.is_none() && tenant.running_jobs.is_none() {
+            continue;
+        }
+        let mine = plan.placements.iter().map(|placed| gang(placed.waiting));
+        let mine: Vec<_> = mine.filter(|gang| within(gang.tenant, ix)).collect();
+        for gang in &mine {
+            if tenant
+                .gpus_per_job
+                .is_some_and(|limit| gang.job_gpus > limit)
+            {
+                let message = format!("job {} is larger than {} allows", gang.job, tenant.name);
+                report(found, "S4", message);
+            }
+        }
+        let Some(limit) = tenant.running_jobs else {
+            continue;
+        };
+        let held = snapshot.held.iter().filter(|row| within(row.tenant, ix));
+        let before: BTreeSet<_> = held.map(|row| row.gang.job).collect();
+        let mut after = before.clone();
+        after.extend(mine.iter().map(|gang| gang.gang.job));
+        if after.len() > limit as usize && after.len() > before.len() {
+            let message = format!(
+                "tenant {} runs {} jobs of {limit}",
+                tenant.name,
+                after.len()
+            );
+            report(found, "S4", message);
+        }
+    }
+}

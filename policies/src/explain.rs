@@ -1,0 +1,109 @@
+//! Explanation as text: a plan for a person's eyes.
+//!
+//! Owns the words around the numbers of a plan. Never decides, and says nothing that the plan
+//! does not contain.
+
+use std::fmt::Write as _;
+
+use crate::diagnosis::{amount, cards};
+use crate::model::{Cause, Placed, Plan, Snapshot, Unplaced, WaitingIx};
+
+/// The plan as text: first what is placed, in order of decision, with hosts and score, then the
+/// queue with every reason. Equal plans give equal text.
+#[must_use]
+pub fn render(snapshot: &Snapshot, plan: &Plan) -> String {
+    let mut text = String::new();
+    line(&mut text, format_args!("placed {}", plan.placements.len()));
+    for placed in &plan.placements {
+        render_placed(&mut text, snapshot, placed);
+    }
+    line(&mut text, format_args!("waiting {}", plan.unplaced.len()));
+    for (position, unplaced) in plan.unplaced.iter().enumerate() {
+        render_unplaced(&mut text, snapshot, position + 1, unplaced);
+    }
+    text
+}
+
+fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
+    writeln!(text, "{words}").expect("a String takes any text");
+}
+
+fn name(snapshot: &Snapshot, ix: WaitingIx) -> String {
+    let gang = &snapshot.waiting[ix.index()];
+    format!("{} gang {}", gang.job, gang.gang.index)
+}
+
+fn render_placed(text: &mut String, snapshot: &Snapshot, placed: &Placed) {
+    let pool = &snapshot.pools[placed.pool.index()];
+    let cluster = &snapshot.clusters[pool.cluster.index()].name;
+    let roles = &snapshot.waiting[placed.waiting.index()].shape.roles;
+    let who = name(snapshot, placed.waiting);
+    let gpus = cards(placed.gpus);
+    line(
+        text,
+        format_args!("  {who} -> {cluster}/{}, {gpus}", pool.name),
+    );
+    for take in &placed.takes {
+        let role = roles.get(take.role as usize).map_or("?", |role| &role.name);
+        let place = match take.domains.as_slice() {
+            [] => "the pool".to_owned(),
+            domains => domains.join("/"),
+        };
+        line(
+            text,
+            format_args!(
+                "    {role}: {} x {} in {place}, on {} of {} GPUs free",
+                take.hosts,
+                take.pods_per_host,
+                amount(take.free.gpus),
+                amount(take.allocatable.gpus),
+            ),
+        );
+    }
+    let score = &placed.score;
+    line(
+        text,
+        format_args!(
+            "    score: region {}, flavor {}, short of max {}, preferences missed {}, \
+             left on hosts {}, left in pool {}",
+            score.region_order,
+            score.flavor_order,
+            score.short_of_max,
+            score.preferences_missed,
+            score.left_on_hosts,
+            score.left_in_pool,
+        ),
+    );
+}
+
+fn render_unplaced(text: &mut String, snapshot: &Snapshot, position: usize, entry: &Unplaced) {
+    line(
+        text,
+        format_args!("  {position}. {}", name(snapshot, entry.waiting)),
+    );
+    for cause in &entry.reasons {
+        line(text, format_args!("    {}", cause_line(snapshot, cause)));
+    }
+}
+
+/// One cause on one line: reason, where, and the words.
+#[must_use]
+pub fn cause_line(snapshot: &Snapshot, cause: &Cause) -> String {
+    let cluster = cause
+        .cluster
+        .and_then(|ix| snapshot.clusters.get(ix.index()));
+    let flavor = cause.flavor.and_then(|ix| snapshot.flavors.get(ix.index()));
+    let place: Vec<&str> = [
+        cluster.map(|it| it.name.as_str()),
+        flavor.map(|it| it.name.as_str()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let place = if place.is_empty() {
+        String::new()
+    } else {
+        format!(" [{}]", place.join(" "))
+    };
+    format!("{}{place}: {}", cause.reason, cause.message)
+}
