@@ -5,7 +5,7 @@
 //! `-`, which no namespace can be called. Never interprets a value.
 
 use bytes::Bytes;
-use meridian_api::ids::GangId;
+use meridian_api::ids::{GangId, Uid};
 
 use crate::KeyRange;
 
@@ -128,6 +128,21 @@ pub fn placement(gang: GangId) -> Bytes {
 #[must_use]
 pub fn placements() -> KeyRange {
     KeyRange::prefix("placements/")
+}
+
+/// How far a job is.
+#[must_use]
+pub fn progress(job: Uid) -> Bytes {
+    format!("progress/{job}").into()
+}
+
+/// Everything: what a model is loaded from and kept warm by.
+#[must_use]
+pub fn everything() -> KeyRange {
+    KeyRange {
+        start: Bytes::from_static(b"a"),
+        end: Bytes::from_static(b"{"),
+    }
 }
 
 /// The agent bound to a cluster: hash of its credential and its incarnation.

@@ -25,6 +25,8 @@ struct Lease {
     ttl: Millis,
     deadline: BootMillis,
     keys: BTreeSet<Bytes>,
+    /// Its end is being written.
+    is_ending: bool,
 }
 
 impl LeaseBook {
@@ -42,6 +44,7 @@ impl LeaseBook {
                 ttl,
                 deadline: now.after(ttl),
                 keys: BTreeSet::new(),
+                is_ending: false,
             },
         );
     }
@@ -61,9 +64,27 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// True until the lease has been removed.
+    /// True while the lease can hold keys.
     pub(crate) fn contains(&self, id: LeaseId) -> bool {
-        self.leases.contains_key(&id)
+        self.leases.get(&id).is_some_and(|lease| !lease.is_ending)
+    }
+
+    fn alive(&mut self, id: LeaseId) -> Result<&mut Lease, StoreError> {
+        let found = self.leases.get_mut(&id).filter(|lease| !lease.is_ending);
+        found.ok_or(StoreError::LeaseNotFound(id))
+    }
+
+    /// Says that the lease's end is being written, and which keys it takes along.
+    pub(crate) fn begin_to_end(&mut self, id: LeaseId) -> Result<Vec<Bytes>, StoreError> {
+        self.alive(id)?.is_ending = true;
+        Ok(self.keys(id))
+    }
+
+    /// The end could not be written: the lease goes on as it was.
+    pub(crate) fn go_on(&mut self, id: LeaseId) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.is_ending = false;
+        }
     }
 
     /// Keys under the lease, in order.

@@ -4,6 +4,7 @@
 //! (production, highly available), `embedded` (one durable file, no server) and `memory`
 //! (simulation). Never knows what a value means.
 
+pub mod embedded;
 mod faults;
 mod feed;
 pub mod keys;
@@ -11,6 +12,7 @@ mod lease;
 pub mod memory;
 mod mvcc;
 
+pub use embedded::{Durability, EmbeddedOptions, EmbeddedStore, Execution};
 pub use faults::Faults;
 pub use memory::MemoryStore;
 
