@@ -141,7 +141,14 @@ fn quota_cause(
     bound: &Bound,
 ) -> Cause {
     let tenant = &round.snapshot.tenants[bound.tenant.index()].name;
-    let whose = match (bound.siblings, bound.tenant == gang.tenant) {
+    let parent = round.snapshot.tenants[bound.tenant.index()].parent;
+    let family = round
+        .snapshot
+        .tenants
+        .iter()
+        .filter(|other| other.parent == parent)
+        .count();
+    let whose = match (bound.siblings && family > 1, bound.tenant == gang.tenant) {
         (true, _) => format!("tenant {tenant} and its siblings"),
         (false, true) => format!("tenant {tenant}"),
         (false, false) => format!("tenant {tenant} above it"),
@@ -154,7 +161,7 @@ fn quota_cause(
     let message = if reason == Reason::ExceedsQuota {
         format!("{needs}; {whose} may never hold more than {limit}")
     } else {
-        format!("{needs}; {whose} may hold {limit} and holds {used}")
+        format!("{needs}; {whose} may hold {limit}, {used} are held")
     };
     let amounts = Some(Amounts {
         need,
@@ -354,8 +361,10 @@ fn no_room(round: &Round<'_>, ix: WaitingIx, pool: PoolIx) -> Option<Cause> {
 /// The pool that comes closest, when none could hold the gang.
 fn never(round: &Round<'_>, gang: &Waiting, candidates: &[PoolIx]) -> Option<Cause> {
     let largest = candidates.iter().max_by_key(|pool| {
-        let total = crate::shapes::allocatable(&round.snapshot.pools[pool.index()].shapes);
-        (total.gpus, std::cmp::Reverse(**pool))
+        let source = &round.snapshot.pools[pool.index()];
+        let cluster = &round.snapshot.clusters[source.cluster.index()].name;
+        let total = crate::shapes::allocatable(&source.shapes);
+        (total.gpus, std::cmp::Reverse((cluster, &source.name)))
     })?;
     let source = &round.snapshot.pools[largest.index()];
     let least = gang.shape.least();

@@ -23,7 +23,8 @@ use crate::sizes::largest;
 ///
 /// Gangs are tried in the order of the queue, first those whose tenant stays within its nominal
 /// quota, then those that borrow. A gang gets the best of the places it may have, an elastic one
-/// in the largest size that fits there. One that fits nowhere is passed over, and later ones may
+/// in the largest size that fits there (and, at its first turn, within nominal: a gang grows into
+/// borrowed quota only when nobody's own is waiting, so growing is left to resizing). One that fits nowhere is passed over, and later ones may
 /// use the room (backfill): nothing yet keeps a stream of small gangs from delaying a large one;
 /// holding a slot for the oldest blocked gang is a step of its own.
 ///
@@ -78,6 +79,7 @@ pub(crate) struct Round<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) ledger: Ledger<'a>,
     pub(crate) pools: Vec<PoolState>,
+    open: Vec<PoolIx>,
     pub(crate) kinds: Vec<Kind>,
     /// Ordinal of the gang's shape, equal shapes being one.
     pub(crate) shape_of: Vec<u32>,
@@ -99,6 +101,7 @@ impl<'a> Round<'a> {
             snapshot,
             ledger: Ledger::new(snapshot),
             pools: snapshot.pools.iter().map(state).collect(),
+            open: open_pools(snapshot),
             kinds,
             shape_of,
             remembered: BTreeMap::new(),
@@ -156,15 +159,32 @@ impl<'a> Round<'a> {
             })
             .collect();
         let mut best: Option<(PoolIx, Score)> = None;
-        for (pool, preference) in open_pools(self.snapshot, gang) {
-            let budget = budgets[self.snapshot.pools[pool.index()].flavor.index()].min(most);
+        for place in 0..self.open.len() {
+            let pool = self.open[place];
+            let source = &self.snapshot.pools[pool.index()];
+            let cluster = &self.snapshot.clusters[source.cluster.index()];
+            if !allows_cluster(gang, source.cluster, cluster) {
+                continue;
+            }
+            let Ok(preference) = preference(self.snapshot, gang, source) else {
+                continue;
+            };
+            let budget = budgets[source.flavor.index()].min(most);
             if budget < least {
                 continue;
             }
             let Some(score) = self.score(ix, pool, budget, preference, most) else {
                 continue;
             };
-            if best.as_ref().is_none_or(|(_, least)| score < *least) {
+            // Pools come by name, so between equals the first name wins.
+            let better = |least: &Score| {
+                score
+                    < Score {
+                        pool,
+                        ..least.clone()
+                    }
+            };
+            if best.as_ref().is_none_or(|(_, least)| better(least)) {
                 best = Some((pool, score));
             }
         }
@@ -267,18 +287,25 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Pools that the gang may use, in clusters that take new work.
-fn open_pools<'s>(
-    snapshot: &'s Snapshot,
-    gang: &'s Waiting,
-) -> impl Iterator<Item = (PoolIx, Preference)> + use<'s> {
-    snapshot.pools.iter().zip(0..).filter_map(|(pool, ix)| {
-        let cluster = &snapshot.clusters[pool.cluster.index()];
-        if !is_open(cluster) || !allows_cluster(gang, pool.cluster, cluster) {
-            return None;
-        }
-        Some((PoolIx(ix), preference(snapshot, gang, pool).ok()?))
-    })
+/// Pools of clusters that take new work, by the names of cluster and pool.
+fn open_pools(snapshot: &Snapshot) -> Vec<PoolIx> {
+    let open = |ix: &PoolIx| {
+        let pool = &snapshot.pools[ix.index()];
+        is_open(&snapshot.clusters[pool.cluster.index()])
+    };
+    let mut pools: Vec<PoolIx> = (0..)
+        .map(PoolIx)
+        .take(snapshot.pools.len())
+        .filter(open)
+        .collect();
+    pools.sort_by_key(|ix| {
+        let pool = &snapshot.pools[ix.index()];
+        (
+            snapshot.clusters[pool.cluster.index()].name.as_str(),
+            pool.name.as_str(),
+        )
+    });
+    pools
 }
 
 /// Flavors that the gang accepts, in its order; all for an empty list.

@@ -115,12 +115,17 @@ fn role_shortage(
         let pods = if count == 1 { "pod" } else { "pods" };
         format!("needs {count} {pods} of {}{within}", size_words(each))
     };
-    let has = if role.required.is_some() {
-        format!("at most {most} fit in one")
-    } else if own_host {
-        format!("{most} {} them", if most == 1 { "has" } else { "have" })
-    } else {
-        format!("{most} {}", if most == 1 { "fits" } else { "fit" })
+    let has = match (most, role.required.is_some(), own_host) {
+        (0, _, true) => "none has them".to_owned(),
+        (0, _, false) => "none fits".to_owned(),
+        (most, true, _) => format!(
+            "at most {most} {} in one",
+            if most == 1 { "fits" } else { "fit" }
+        ),
+        (1, false, true) => "1 has them".to_owned(),
+        (most, false, true) => format!("{most} have them"),
+        (1, false, false) => "1 fits".to_owned(),
+        (most, false, false) => format!("{most} fit"),
     };
     let by_gpus = RoleShape {
         per_pod: Resources {

@@ -190,9 +190,9 @@ pub enum Illegal {
 ///
 /// Infrastructure that failed (a node, the admission, the time to place) costs the job nothing:
 /// the gang goes back to the queue. A bad exit code uses one of the job's restarts, and without
-/// one left the gang has failed, as it has when it ran longer than it may. A gang that ends while
-/// it is being stopped counts by why it was stopped, since a stop ends it with any exit code;
-/// only success stands.
+/// one left the gang has failed, as it has when it ran longer than it may. A stop ends a gang with
+/// any exit code, so one that ends while it is being stopped goes by why it was stopped, unless
+/// it was suspended and succeeded first.
 pub fn step(placement: &Placement, event: Event, now: UnixMillis) -> Result<Transition, Illegal> {
     let (epoch, state) = (placement.epoch, placement.state);
     match event {

@@ -1,0 +1,15 @@
+//! Tests of the decisions, in one binary.
+//!
+//! Owns properties over random snapshots, golden plans, and the life cycle's full table. Never
+//! looks inside: everything goes through the public functions.
+
+mod builders;
+mod checker;
+mod fitting;
+mod golden;
+mod lifecycle;
+mod nodes;
+mod queue;
+mod quota;
+mod random;
+mod rounds;

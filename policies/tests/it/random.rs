@@ -1,0 +1,267 @@
+//! Random shapes, gangs and snapshots, small enough that rules meet often.
+//!
+//! Owns the proptest strategies. Never asserts.
+
+use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
+use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Millis, Resources, UnixMillis};
+use meridian_policies::model::*;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+pub(crate) fn levels() -> Vec<String> {
+    vec!["block".into(), "rack".into()]
+}
+
+fn resources(gpus: u64, cpu: u64, memory: u64) -> Resources {
+    Resources {
+        gpus: MilliGpus(gpus),
+        cpu: MilliCpus(cpu * 1000),
+        memory: Mebibytes(memory * 1024),
+    }
+}
+
+pub(crate) fn shape() -> impl Strategy<Value = Shape> {
+    let size = prop_oneof![Just((8, 64, 512)), Just((4, 32, 128)), Just((0, 16, 64))];
+    (0..2_u8, 0..3_u8, size, 0..=16_u64, 0..=4_u64, 1..4_u32).prop_map(
+        |(block, rack, (gpus, cpu, memory), halves, quarters, hosts)| Shape {
+            domains: vec![format!("b{block}"), format!("r{rack}")],
+            allocatable: resources(gpus * 1000, cpu, memory),
+            free: resources((halves * 500).min(gpus * 1000), cpu * quarters / 4, memory),
+            hosts,
+        },
+    )
+}
+
+pub(crate) fn shapes() -> impl Strategy<Value = Vec<Shape>> {
+    vec(shape(), 0..7)
+}
+
+fn level() -> impl Strategy<Value = Option<String>> {
+    prop_oneof![
+        5 => Just(None),
+        1 => Just(Some("host".to_owned())),
+        1 => Just(Some("rack".to_owned())),
+        1 => Just(Some("block".to_owned())),
+    ]
+}
+
+pub(crate) fn role() -> impl Strategy<Value = RoleShape> {
+    let request = prop_oneof![
+        Just(resources(0, 2, 4)),
+        Just(resources(500, 4, 8)),
+        Just(resources(1000, 8, 16)),
+        Just(resources(2000, 8, 16)),
+        Just(resources(4000, 32, 64)),
+        Just(resources(8000, 32, 64)),
+    ];
+    (request, 1..8_u32, 0..6_u32, 1..4_u32, level(), level()).prop_map(
+        |(per_pod, min, above, step, required, preferred)| RoleShape {
+            name: "worker".into(),
+            per_pod,
+            min,
+            max: min + above,
+            step,
+            required,
+            preferred,
+        },
+    )
+}
+
+pub(crate) fn gang() -> impl Strategy<Value = GangShape> {
+    vec(role(), 1..3).prop_map(|roles| GangShape { roles })
+}
+
+fn amount() -> impl Strategy<Value = MilliGpus> {
+    (0..40_u64).prop_map(MilliGpus::cards)
+}
+
+fn tenant(index: u32, flavors: u32) -> impl Strategy<Value = Tenant> {
+    let flavor = option::of(0..flavors).prop_map(|flavor| flavor.map(FlavorIx));
+    let row = (flavor, amount(), option::of(amount()), option::of(amount()));
+    let row = row.prop_map(|(flavor, nominal, borrowing_limit, hard_cap)| Quota {
+        flavor,
+        nominal,
+        borrowing_limit,
+        hard_cap,
+    });
+    let parent = option::of(0..index.max(1));
+    (
+        parent,
+        vec(row, 0..3),
+        option::weighted(0.2, amount()),
+        option::weighted(0.2, 0..4_u32),
+    )
+        .prop_map(move |(parent, mut quotas, gpus_per_job, running_jobs)| {
+            quotas.sort_by_key(|row| row.flavor);
+            quotas.dedup_by_key(|row| row.flavor);
+            Tenant {
+                name: format!("t{index}"),
+                parent: parent.filter(|_| index > 0).map(TenantIx),
+                quotas,
+                gpus_per_job,
+                running_jobs,
+            }
+        })
+}
+
+fn tenants(flavors: u32) -> impl Strategy<Value = Vec<Tenant>> {
+    (1..5_u32).prop_flat_map(move |count| {
+        (0..count)
+            .map(|index| tenant(index, flavors))
+            .collect::<Vec<_>>()
+    })
+}
+
+fn cluster(index: usize) -> impl Strategy<Value = Cluster> {
+    let contact = prop_oneof![
+        8 => Just(Contact::Ready),
+        1 => Just(Contact::Suspect),
+        1 => Just(Contact::Lost),
+    ];
+    (0..2_u32, contact, prop::bool::weighted(0.1)).prop_map(move |(region, contact, cordoned)| {
+        Cluster {
+            name: format!("c{index}"),
+            region: RegionIx(region),
+            contact,
+            cordoned,
+        }
+    })
+}
+
+fn pool(clusters: u32, flavors: u32) -> impl Strategy<Value = Pool> {
+    (
+        0..clusters,
+        0..flavors,
+        option::weighted(0.2, 0..2_u32),
+        shapes(),
+    )
+        .prop_map(|(cluster, flavor, class, shapes)| Pool {
+            cluster: ClusterIx(cluster),
+            name: String::new(),
+            flavor: FlavorIx(flavor),
+            classes: class.map(ClassIx).into_iter().collect(),
+            levels: levels(),
+            shapes,
+        })
+}
+
+fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = Waiting> {
+    let who = (
+        0..tenants,
+        0..2_u32,
+        -1..2_i32,
+        0..4_i64,
+        prop::bool::weighted(0.1),
+    );
+    let place = (
+        vec(0..flavors, 0..2),
+        vec(0..2_u32, 0..2),
+        vec(0..clusters, 0..2),
+    );
+    let when = (option::of(0..1000_i64), option::of(0..1000_u64));
+    (who, place, when, gang(), 0..6_u128).prop_map(|(who, place, when, shape, job)| {
+        let (tenant, class, priority, submitted, suspended) = who;
+        let accept = |flavor| Accepted {
+            flavor: FlavorIx(flavor),
+            speed: 1000,
+        };
+        Waiting {
+            gang: GangId {
+                job: Uid(job),
+                index: 0,
+            },
+            job: format!("ns/job-{job}"),
+            tenant: TenantIx(tenant),
+            class: ClassIx(class),
+            priority,
+            submitted: UnixMillis(submitted),
+            finish_by: when.0.map(UnixMillis),
+            max_runtime: when.1.map(Millis),
+            suspended,
+            flavors: place.0.into_iter().map(accept).collect(),
+            regions: place.1.into_iter().map(RegionIx).collect(),
+            clusters: place.2.into_iter().map(ClusterIx).collect(),
+            job_gpus: shape.gpus(&shape.most()),
+            shape,
+            next_epoch: Epoch::first(StoreGeneration(1)),
+            spec_revision: Revision(1),
+        }
+    })
+}
+
+fn held(tenants: u32, flavors: u32) -> impl Strategy<Value = Held> {
+    (0..tenants, 0..flavors, 0..12_u64, 100..110_u128).prop_map(|(tenant, flavor, gpus, job)| {
+        Held {
+            gang: GangId {
+                job: Uid(job),
+                index: 0,
+            },
+            epoch: Epoch::first(StoreGeneration(1)),
+            tenant: TenantIx(tenant),
+            class: ClassIx(0),
+            cluster: ClusterIx(0),
+            flavor: FlavorIx(flavor),
+            gpus: MilliGpus::cards(gpus),
+            since: UnixMillis(0),
+        }
+    })
+}
+
+/// A fleet of up to 3 clusters and 5 pools with up to 12 gangs waiting.
+pub(crate) fn snapshot() -> impl Strategy<Value = Snapshot> {
+    let flavors = 2_u32;
+    let fleet = (1..4_usize).prop_flat_map(|count| (0..count).map(cluster).collect::<Vec<_>>());
+    (fleet, tenants(flavors)).prop_flat_map(move |(clusters, tenants)| {
+        let cluster_count = u32::try_from(clusters.len()).expect("a small table");
+        let tenant_count = u32::try_from(tenants.len()).expect("a small table");
+        let pools = vec(pool(cluster_count, flavors), 0..5);
+        let waiting = vec(waiting(tenant_count, cluster_count, flavors), 0..12);
+        let held = vec(held(tenant_count, flavors), 0..3);
+        (Just(clusters), Just(tenants), pools, waiting, held).prop_map(assemble)
+    })
+}
+
+type Tables = (
+    Vec<Cluster>,
+    Vec<Tenant>,
+    Vec<Pool>,
+    Vec<Waiting>,
+    Vec<Held>,
+);
+
+/// Gives names and ids that are in order and differ.
+fn assemble((clusters, tenants, mut pools, mut waiting, held): Tables) -> Snapshot {
+    pools.sort_by_key(|pool| pool.cluster);
+    for (index, pool) in pools.iter_mut().enumerate() {
+        pool.name = format!("p{index}");
+    }
+    waiting.sort_by_key(|gang| gang.submitted);
+    for (gang, index) in waiting.iter_mut().zip(0..) {
+        // Some gangs share a job, and with it the job's tenant is not checked by anyone here.
+        gang.gang.index = index;
+        gang.gang.job = Uid(gang.gang.job.0 * 10 + u128::from(gang.tenant.0));
+    }
+    let class = |name: &str, priority| Class {
+        name: name.into(),
+        priority,
+    };
+    let flavor = |name: &str| Flavor {
+        name: name.into(),
+        worth: 1000,
+    };
+    Snapshot {
+        revision: Revision(9),
+        now: UnixMillis(500),
+        store_generation: StoreGeneration(1),
+        flavors: vec![flavor("a100"), flavor("h100")],
+        classes: vec![class("batch", 1), class("prod", 2)],
+        tenants,
+        regions: vec!["east".into(), "west".into()],
+        clusters,
+        pools,
+        held,
+        waiting,
+        ..Snapshot::default()
+    }
+}
