@@ -1,0 +1,1 @@
+//! etcd processes for tests.
