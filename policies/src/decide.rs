@@ -23,10 +23,13 @@ use crate::sizes::largest;
 ///
 /// Gangs are tried in the order of the queue, first those whose tenant stays within its nominal
 /// quota, then those that borrow. A gang gets the best of the places it may have, an elastic one
-/// in the largest size that fits there (and, at its first turn, within nominal: a gang grows into
-/// borrowed quota only when nobody's own is waiting, so growing is left to resizing). One that fits nowhere is passed over, and later ones may
-/// use the room (backfill): nothing yet keeps a stream of small gangs from delaying a large one;
-/// holding a slot for the oldest blocked gang is a step of its own.
+/// in the largest size that fits there. In the first turn that size is within nominal too: what
+/// others have not used yet may still be asked for in the same turn, so growing into it is left
+/// to resizing.
+///
+/// A gang that fits nowhere is passed over, and later ones may use the room (backfill): nothing
+/// yet keeps a stream of small gangs from delaying a large one; holding a slot for the oldest
+/// blocked gang is a step of its own.
 ///
 /// Room and quota only shrink during a round, so a gang that failed once would fail again, and
 /// so would every gang like it: the cost is that of the different gangs, not of all.

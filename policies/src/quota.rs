@@ -61,7 +61,8 @@ pub struct Ledger<'a> {
     siblings_used: Vec<MilliGpus>,
     siblings_nominal: Vec<MilliGpus>,
     running: Vec<u32>,
-    jobs: BTreeSet<Uid>,
+    /// Jobs that run, at each node that they count for.
+    jobs: BTreeSet<(TenantIx, Uid)>,
 }
 
 impl<'a> Ledger<'a> {
@@ -101,7 +102,6 @@ impl<'a> Ledger<'a> {
 
     /// Enters GPUs of `flavor` that `tenant` holds for a gang of `job`.
     pub fn add(&mut self, tenant: TenantIx, flavor: FlavorIx, gpus: MilliGpus, job: Uid) {
-        let first_gang = self.jobs.insert(job);
         let tenants = self.tenants;
         for (ix, node) in ancestry(tenants, tenant) {
             for counted in [None, Some(flavor)] {
@@ -112,7 +112,7 @@ impl<'a> Ledger<'a> {
                     self.siblings_used[slot] = self.siblings_used[slot].saturating_add(gpus);
                 }
             }
-            if first_gang {
+            if self.jobs.insert((ix, job)) {
                 self.running[ix.index()] = self.running[ix.index()].saturating_add(1);
             }
         }
@@ -199,12 +199,10 @@ impl<'a> Ledger<'a> {
     /// many run and the limit. Further gangs of a job that runs already are not counted again.
     #[must_use]
     pub fn job_limit(&self, tenant: TenantIx, job: Uid) -> Option<(TenantIx, u32, u32)> {
-        if self.jobs.contains(&job) {
-            return None;
-        }
         ancestry(self.tenants, tenant).find_map(|(ix, node)| {
             let (limit, running) = (node.running_jobs?, self.running[ix.index()]);
-            (running >= limit).then_some((ix, running, limit))
+            let counted = self.jobs.contains(&(ix, job));
+            (!counted && running >= limit).then_some((ix, running, limit))
         })
     }
 

@@ -11,9 +11,10 @@ use crate::builders::{World, hosts, quota, role};
 fn golden(name: &str, world: &World) {
     let plan = decide(&world.0);
     assert_eq!(check(&world.0, &plan), []);
-    insta::with_settings!({ snapshot_path => "../snapshots", prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!(name, render(&world.0, &plan));
-    });
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("../snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.bind(|| insta::assert_snapshot!(name, render(&world.0, &plan)));
 }
 
 #[test]

@@ -78,9 +78,10 @@ fn the_table() {
             writeln!(table, "  {event:<36} {next:<20} {effects:?}").unwrap();
         }
     }
-    insta::with_settings!({ snapshot_path => "../snapshots", prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!("lifecycle", table);
-    });
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("../snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.bind(|| insta::assert_snapshot!("lifecycle", table));
 }
 
 #[test]

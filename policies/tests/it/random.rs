@@ -238,7 +238,7 @@ fn assemble((clusters, tenants, mut pools, mut waiting, held): Tables) -> Snapsh
     }
     waiting.sort_by_key(|gang| gang.submitted);
     for (gang, index) in waiting.iter_mut().zip(0..) {
-        // Some gangs share a job, and with it the job's tenant is not checked by anyone here.
+        // Some gangs share a job, hence a tenant.
         gang.gang.index = index;
         gang.gang.job = Uid(gang.gang.job.0 * 10 + u128::from(gang.tenant.0));
     }
