@@ -5,10 +5,15 @@
 
 pub mod canonical;
 pub mod conditions;
+pub mod document;
+pub mod errors;
+pub mod fields;
 pub mod ids;
 pub mod kinds;
 pub mod meta;
 pub mod quantity;
 pub mod reasons;
 pub mod schema;
+pub mod tree;
 pub mod units;
+pub mod validate;

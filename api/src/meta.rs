@@ -128,6 +128,8 @@ pub struct Object<S, T> {
 pub trait Spec: Sized {
     /// Name of the kind: `FederatedJob`.
     const KIND: &'static str;
+    /// What it is, in one sentence.
+    const ABOUT: &'static str;
     /// Lower-case plural, as in paths: `federatedjobs`.
     const PLURAL: &'static str;
     /// Whether its objects live in a namespace.

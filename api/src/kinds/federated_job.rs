@@ -2,8 +2,11 @@
 //!
 //! Owns the shape of its spec. Status, gang arithmetic and checks are in the files below it.
 
+pub mod admission;
 pub mod shape;
 pub mod status;
+pub mod unsupported;
+pub mod validate;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,12 +17,14 @@ use crate::meta::{Object, Spec};
 use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity, SPEED_UNIT, Span, Speed, Time};
 pub use shape::{GangTemplate, RoleTemplate};
 pub use status::FederatedJobStatus;
+pub use unsupported::unsupported;
 
 /// A federated job.
 pub type FederatedJob = Object<FederatedJobSpec, FederatedJobStatus>;
 
 impl Spec for FederatedJobSpec {
     const KIND: &'static str = "FederatedJob";
+    const ABOUT: &'static str = "Work that runs to completion in gangs, somewhere in the fleet.";
     const PLURAL: &'static str = "federatedjobs";
     const NAMESPACED: bool = true;
     type Status = FederatedJobStatus;

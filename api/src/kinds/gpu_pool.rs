@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::meta::{Condition, Object, Spec};
 use crate::quantity::GpuQuantity;
+use crate::validate::{Checked, Findings, MAX_GPUS_PER_HOST};
 
 /// A GPU pool.
 pub type GPUPool = Object<GPUPoolSpec, GPUPoolStatus>;
 
 impl Spec for GPUPoolSpec {
     const KIND: &'static str = "GPUPool";
+    const ABOUT: &'static str = "Nodes of one flavor in one cluster, for one purpose.";
     const PLURAL: &'static str = "gpupools";
     const NAMESPACED: bool = false;
     type Status = GPUPoolStatus;
@@ -92,4 +94,45 @@ pub struct PoolGpus {
     pub free: GpuQuantity,
     /// Out of use.
     pub unhealthy: GpuQuantity,
+}
+
+/// Innermost level of every pool.
+pub const HOST_LEVEL: &str = "host";
+
+impl Checked for GPUPoolSpec {
+    const SHORT_NAMES: bool = false;
+
+    fn check(&self, found: &mut Findings) {
+        found.label("spec.cluster", &self.cluster);
+        if let Some(pool) = &self.pool {
+            found.label("spec.pool", pool);
+        }
+        found.name("spec.flavor", &self.flavor);
+        found.names("spec.classes", &self.classes);
+        if let Some(gpus) = self.gpus_per_node
+            && !(1..=MAX_GPUS_PER_HOST).contains(&u64::from(gpus))
+        {
+            let message = format!("is {gpus}, must be from 1 to {MAX_GPUS_PER_HOST}");
+            found.invalid("spec.gpusPerNode", message);
+        }
+        found.names("spec.topologyLevels", &self.topology_levels);
+        if let Some(last) = self
+            .topology_levels
+            .last()
+            .filter(|last| *last != HOST_LEVEL)
+        {
+            let message = format!("ends with {last:?}, must end with {HOST_LEVEL:?}: add it");
+            found.invalid("spec.topologyLevels", message);
+        }
+        if let Some(owner) = &self.owner {
+            found.label("spec.owner", owner);
+        }
+    }
+
+    fn check_update(&self, new: &Self, found: &mut Findings) {
+        let instead = "make another pool object";
+        found.unchanged("spec.cluster", &self.cluster, &new.cluster, instead);
+        found.unchanged("spec.pool", &self.pool, &new.pool, instead);
+        found.unchanged("spec.flavor", &self.flavor, &new.flavor, instead);
+    }
 }

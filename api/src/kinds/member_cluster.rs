@@ -6,17 +6,20 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::errors::FieldReason;
 use crate::ids::Incarnation;
 use crate::kinds::region::GpuCounts;
 use crate::meta::{Condition, Object, Spec};
 use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity, Span, Time};
-use crate::units::Resources;
+use crate::units::{Millis, Resources};
+use crate::validate::{Checked, Findings, MAX_GPUS_PER_HOST, MAX_SPAN};
 
 /// A member cluster.
 pub type MemberCluster = Object<MemberClusterSpec, MemberClusterStatus>;
 
 impl Spec for MemberClusterSpec {
     const KIND: &'static str = "MemberCluster";
+    const ABOUT: &'static str = "One cluster of the fleet, with its agent.";
     const PLURAL: &'static str = "memberclusters";
     const NAMESPACED: bool = false;
     type Status = MemberClusterStatus;
@@ -189,4 +192,97 @@ pub struct AgentStatus {
     /// Its newest beat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<Time>,
+}
+
+/// Most rows of a simulated inventory.
+pub const MAX_SIMULATED_ROWS: usize = 1000;
+/// Most hosts of one row: the largest fleet that the project is measured on has 100,000.
+pub const MAX_SIMULATED_HOSTS: u32 = 100_000;
+
+impl Checked for MemberClusterSpec {
+    const SHORT_NAMES: bool = true;
+
+    fn check(&self, found: &mut Findings) {
+        found.label("spec.region", &self.region);
+        if self.backend == Backend::Kubernetes && !self.simulated.is_empty() {
+            let message = "describes hosts of a Kubernetes cluster: leave it out, or set backend \
+                           to Simulated";
+            found.add("spec.simulated", FieldReason::Forbidden, message);
+        }
+        found.too_many("spec.simulated", self.simulated.len(), MAX_SIMULATED_ROWS);
+        for (index, row) in self.simulated.iter().enumerate() {
+            let path = format!("spec.simulated[{index}]");
+            row.check(&path, found);
+            let other = self.simulated[..index]
+                .iter()
+                .find(|other| other.pool == row.pool);
+            if let Some(other) = other.filter(|other| other.flavor != row.flavor) {
+                let message = format!(
+                    "pool {} has hosts of {} and of {}: one pool has one flavor",
+                    row.pool, other.flavor, row.flavor
+                );
+                found.invalid(&format!("{path}.flavor"), message);
+            }
+        }
+        for (index, taint) in self.taints.iter().enumerate() {
+            if taint.key.is_empty() {
+                let path = format!("spec.taints[{index}].key");
+                found.add(&path, FieldReason::Required, "must be given");
+            }
+        }
+        self.check_silence(found);
+    }
+
+    fn check_update(&self, new: &Self, found: &mut Findings) {
+        let instead = "join it again under another name";
+        found.unchanged("spec.region", &self.region, &new.region, instead);
+        found.unchanged("spec.backend", &self.backend, &new.backend, instead);
+    }
+}
+
+impl MemberClusterSpec {
+    fn check_silence(&self, found: &mut Findings) {
+        // Below two beats every cluster would flap.
+        let least = Millis::seconds(5);
+        found.span(
+            "spec.unreachableAfter",
+            self.unreachable_after,
+            least,
+            MAX_SPAN,
+        );
+        found.span("spec.lostAfter", self.lost_after, least, MAX_SPAN);
+        if let (Some(unreachable), Some(lost)) = (self.unreachable_after, self.lost_after)
+            && unreachable >= lost
+        {
+            let message = format!("is {unreachable}, must be shorter than lostAfter {lost}");
+            found.invalid("spec.unreachableAfter", message);
+        }
+    }
+}
+
+impl SimulatedHosts {
+    fn check(&self, path: &str, found: &mut Findings) {
+        found.label(&format!("{path}.pool"), &self.pool);
+        found.name(&format!("{path}.flavor"), &self.flavor);
+        if !(1..=MAX_SIMULATED_HOSTS).contains(&self.hosts) {
+            let message = format!("is {}, must be from 1 to {MAX_SIMULATED_HOSTS}", self.hosts);
+            found.invalid(&format!("{path}.hosts"), message);
+        }
+        let gpus = self.gpus_per_host.0;
+        if !gpus.is_whole() || gpus.whole() > MAX_GPUS_PER_HOST {
+            let message = format!(
+                "is {}, must be whole cards from 0 to {MAX_GPUS_PER_HOST}",
+                self.gpus_per_host
+            );
+            found.invalid(&format!("{path}.gpusPerHost"), message);
+        }
+        let racks = u64::from(self.blocks) * u64::from(self.racks_per_block);
+        if racks == 0 || racks > u64::from(self.hosts) {
+            let message = format!(
+                "{} blocks of {} racks are {racks} racks for {} hosts: each rack needs a host",
+                self.blocks, self.racks_per_block, self.hosts
+            );
+            found.invalid(&format!("{path}.racksPerBlock"), message);
+        }
+    }
 }

@@ -9,12 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::meta::{Condition, Object, Spec};
 use crate::quantity::{GpuQuantity, Money};
+use crate::validate::{Checked, Findings};
 
 /// A region.
 pub type Region = Object<RegionSpec, RegionStatus>;
 
 impl Spec for RegionSpec {
     const KIND: &'static str = "Region";
+    const ABOUT: &'static str =
+        "A place that holds member clusters, with its zone, law and prices.";
     const PLURAL: &'static str = "regions";
     const NAMESPACED: bool = false;
     type Status = RegionStatus;
@@ -80,4 +83,33 @@ pub struct GpuCounts {
     pub free: GpuQuantity,
     /// On hosts that are unhealthy or closed.
     pub out: GpuQuantity,
+}
+
+impl Checked for RegionSpec {
+    const SHORT_NAMES: bool = true;
+
+    fn check(&self, found: &mut Findings) {
+        found.zone("spec.timeZone", &self.time_zone);
+        found.text(
+            "spec.jurisdiction",
+            self.jurisdiction.as_deref().unwrap_or_default(),
+        );
+        found.names("spec.failoverPeers", &self.failover_peers);
+        for (flavor, price) in &self.gpu_hour_price {
+            let path = format!("spec.gpuHourPrice.{flavor}");
+            found.name(&path, flavor);
+            check_price(&path, *price, found);
+        }
+        if let Some(price) = self.egress_price_per_gb {
+            check_price("spec.egressPricePerGB", price, found);
+        }
+    }
+
+    fn check_update(&self, _new: &Self, _found: &mut Findings) {}
+}
+
+fn check_price(path: &str, price: Money, found: &mut Findings) {
+    if price.0.0 < 0 {
+        found.invalid(path, format!("is {price}, must be 0 or more"));
+    }
 }

@@ -7,14 +7,17 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::errors::FieldReason;
 use crate::meta::{Condition, Object, Spec};
 use crate::quantity::{GpuQuantity, Money};
+use crate::validate::{Checked, Findings};
 
 /// A tenant.
 pub type Tenant = Object<TenantSpec, TenantStatus>;
 
 impl Spec for TenantSpec {
     const KIND: &'static str = "Tenant";
+    const ABOUT: &'static str = "A node of the tenant tree: it owns quota, budget and rules.";
     const PLURAL: &'static str = "tenants";
     const NAMESPACED: bool = false;
     type Status = TenantStatus;
@@ -140,4 +143,61 @@ pub struct TenantGpus {
     pub borrowed: GpuQuantity,
     /// Asked for by jobs that wait.
     pub pending: GpuQuantity,
+}
+
+/// Most owners of one tenant.
+pub const MAX_OWNERS: usize = 64;
+
+impl Checked for TenantSpec {
+    const SHORT_NAMES: bool = true;
+
+    fn check(&self, found: &mut Findings) {
+        if let Some(parent) = &self.parent {
+            found.label("spec.parent", parent);
+        }
+        found.too_many("spec.owners", self.owners.len(), MAX_OWNERS);
+        for (index, owner) in self.owners.iter().enumerate() {
+            let path = format!("spec.owners[{index}].name");
+            if owner.name.is_empty() {
+                found.add(&path, FieldReason::Required, "must be given");
+            }
+            found.text(&path, &owner.name);
+        }
+        if let Some(allowed) = &self.allowed {
+            found.names("spec.allowed.regions", &allowed.regions);
+            found.names("spec.allowed.workloadClasses", &allowed.workload_classes);
+        }
+        if let Some(budget) = &self.budget {
+            budget.check(found);
+        }
+    }
+
+    fn check_update(&self, _new: &Self, _found: &mut Findings) {}
+}
+
+impl Budget {
+    fn check(&self, found: &mut Findings) {
+        let code = self.currency.as_bytes();
+        if code.len() != 3 || !code.iter().all(u8::is_ascii_uppercase) {
+            let message = format!("{:?} is no ISO 4217 code such as EUR", self.currency);
+            found.invalid("spec.budget.currency", message);
+        }
+        if self.monthly.0.0 <= 0 {
+            let message = format!("is {}, must be more than 0: leave budget out", self.monthly);
+            found.invalid("spec.budget.monthly", message);
+        }
+        for (index, percent) in self.alert_at_percent.iter().enumerate() {
+            let path = format!("spec.budget.alertAtPercent[{index}]");
+            if !(1..=100).contains(percent) {
+                found.invalid(&path, format!("is {percent}, must be from 1 to 100"));
+            }
+            if self.alert_at_percent[..index].contains(percent) {
+                found.add(
+                    &path,
+                    FieldReason::Duplicate,
+                    format!("{percent} is there twice"),
+                );
+            }
+        }
+    }
 }

@@ -7,14 +7,17 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::errors::FieldReason;
 use crate::meta::{Condition, Object, Spec};
 use crate::quantity::GpuQuantity;
+use crate::validate::{Checked, Findings};
 
 /// A tenant's quota.
 pub type TenantQuota = Object<TenantQuotaSpec, TenantQuotaStatus>;
 
 impl Spec for TenantQuotaSpec {
     const KIND: &'static str = "TenantQuota";
+    const ABOUT: &'static str = "GPUs that a tenant, with everything below it, may hold.";
     const PLURAL: &'static str = "tenantquotas";
     const NAMESPACED: bool = false;
     type Status = TenantQuotaStatus;
@@ -97,4 +100,69 @@ pub struct TenantQuotaStatus {
     /// `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// Most rows of one quota: more flavors than any fleet has.
+pub const MAX_ROWS: usize = 128;
+
+impl Checked for TenantQuotaSpec {
+    const SHORT_NAMES: bool = false;
+
+    fn check(&self, found: &mut Findings) {
+        found.label("spec.tenant", &self.tenant);
+        if self.fair_sharing.is_some_and(|sharing| sharing.weight == 0) {
+            found.invalid("spec.fairSharing.weight", "is 0, must be at least 1");
+        }
+        found.too_many("spec.resources", self.resources.len(), MAX_ROWS);
+        for (index, row) in self.resources.iter().enumerate() {
+            let path = format!("spec.resources[{index}]");
+            if self.resources[..index]
+                .iter()
+                .any(|other| other.flavor == row.flavor)
+            {
+                let flavor = row.flavor.as_deref().unwrap_or("all flavors together");
+                let message = format!("{flavor:?} has two rows: put them into one");
+                found.add(&format!("{path}.flavor"), FieldReason::Duplicate, message);
+            }
+            row.check(&path, found);
+        }
+        found.some_gpus("spec.limits.gpusPerJob", self.limits.gpus_per_job);
+    }
+
+    fn check_update(&self, new: &Self, found: &mut Findings) {
+        let instead = "delete this quota and make one for the other tenant";
+        found.unchanged("spec.tenant", &self.tenant, &new.tenant, instead);
+    }
+}
+
+impl QuotaRow {
+    fn check(&self, path: &str, found: &mut Findings) {
+        if let Some(flavor) = &self.flavor {
+            found.name(&format!("{path}.flavor"), flavor);
+        }
+        let nominal = self.nominal;
+        if let Some(lent) = self.lending_limit.filter(|lent| *lent > nominal) {
+            let message = format!("is {lent}, more than nominal {nominal}: only that can be lent");
+            found.invalid(&format!("{path}.lendingLimit"), message);
+        }
+        if let Some(cap) = self.hard_cap.filter(|cap| *cap < nominal) {
+            let message =
+                format!("is {cap}, less than nominal {nominal}: raise it, or lower nominal");
+            found.invalid(&format!("{path}.hardCap"), message);
+        }
+        if nominal
+            .0
+            .checked_add(self.borrowing_limit.unwrap_or_default().0)
+            .is_none()
+        {
+            found.invalid(
+                &format!("{path}.borrowingLimit"),
+                "nominal and this are too large a sum",
+            );
+        }
+        if !self.by_region.is_empty() {
+            let message = "quotas per region are not held by this release: leave it out";
+            found.unsupported(&format!("{path}.byRegion"), message);
+        }
+    }
 }

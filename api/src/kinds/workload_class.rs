@@ -5,14 +5,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::errors::FieldReason;
 use crate::meta::{Condition, Object, Spec};
 use crate::quantity::{GpuQuantity, Span};
+use crate::units::Millis;
+use crate::validate::{Checked, Findings, MAX_SPAN};
 
 /// A workload class.
 pub type WorkloadClass = Object<WorkloadClassSpec, WorkloadClassStatus>;
 
 impl Spec for WorkloadClassSpec {
     const KIND: &'static str = "WorkloadClass";
+    const ABOUT: &'static str = "Priority, preemption rule and notice in one named object.";
     const PLURAL: &'static str = "workloadclasses";
     const NAMESPACED: bool = false;
     type Status = WorkloadClassStatus;
@@ -114,4 +118,82 @@ pub struct WorkloadClassStatus {
     /// `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// Priorities are from minus this to this, so that sums with a job's own never wrap.
+pub const MAX_PRIORITY: i32 = 1_000_000_000;
+/// Longest warning before a preemption: an hour is more than any checkpoint takes.
+pub const MAX_NOTICE: Millis = Millis::seconds(3600);
+
+impl Checked for WorkloadClassSpec {
+    const SHORT_NAMES: bool = true;
+
+    fn check(&self, found: &mut Findings) {
+        if !(-MAX_PRIORITY..=MAX_PRIORITY).contains(&self.priority) {
+            let message = format!(
+                "is {}, must be from -{MAX_PRIORITY} to {MAX_PRIORITY}",
+                self.priority
+            );
+            found.invalid("spec.priority", message);
+        }
+        self.check_preemption(found);
+        let second = Millis::seconds(1);
+        found.span("spec.notice", self.notice, Millis::ZERO, MAX_NOTICE);
+        found.span("spec.idleTimeout", self.idle_timeout, second, MAX_SPAN);
+        found.span("spec.maxRuntime", self.max_runtime, second, MAX_SPAN);
+        found.span("spec.minRuntime", self.min_runtime, Millis::ZERO, MAX_SPAN);
+        if let (Some(min), Some(max)) = (self.min_runtime, self.max_runtime)
+            && min > max
+        {
+            found.invalid(
+                "spec.minRuntime",
+                format!("is {min}, longer than maxRuntime {max}"),
+            );
+        }
+        found.some_gpus("spec.gpusPerJob", self.gpus_per_job);
+        if self.min_regions == Some(0) {
+            found.invalid("spec.minRegions", "is 0, must be at least 1");
+        }
+        found.names("spec.preemptionWindows", &self.preemption_windows);
+        if !self.start_windows.is_empty() {
+            let message = "start windows are not held by this release: leave them out";
+            found.unsupported("spec.startWindows", message);
+        }
+        for (index, capacity) in self.may_use.iter().enumerate() {
+            if self.may_use[..index].contains(capacity) {
+                let path = format!("spec.mayUse[{index}]");
+                found.add(
+                    &path,
+                    FieldReason::Duplicate,
+                    format!("{capacity:?} is there twice"),
+                );
+            }
+        }
+    }
+
+    fn check_update(&self, _new: &Self, _found: &mut Findings) {}
+}
+
+impl WorkloadClassSpec {
+    fn check_preemption(&self, found: &mut Findings) {
+        let path = "spec.floorPercent";
+        match (self.preemption, self.floor_percent) {
+            (Preemption::ShrinkToFloor, None) => {
+                let message = "must be given with preemption ShrinkToFloor, for example 60";
+                found.add(path, FieldReason::Required, message);
+            }
+            (Preemption::ShrinkToFloor, Some(percent)) if !(1..=100).contains(&percent) => {
+                found.invalid(path, format!("is {percent}, must be from 1 to 100"));
+            }
+            (Preemption::ShrinkToFloor, Some(_)) | (_, None) => {}
+            (other, Some(_)) => {
+                let message = format!("means nothing with preemption {other:?}: leave it out");
+                found.add(path, FieldReason::Forbidden, message);
+            }
+        }
+        if self.preemption == Preemption::Never && self.notice.is_some() {
+            let message = "means nothing with preemption Never: leave it out";
+            found.add("spec.notice", FieldReason::Forbidden, message);
+        }
+    }
 }

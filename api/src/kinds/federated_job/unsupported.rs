@@ -1,0 +1,85 @@
+//! What a job may say and this release does not do.
+//!
+//! Owns the list of refusals: work that would be accepted and never run as asked is worse than an
+//! error. An entry goes when the hub or the agent does what the field says.
+
+use super::{ClusterSpan, Dependencies, FederatedJob, FederatedJobSpec, PartitionRule};
+use crate::errors::FieldError;
+use crate::kinds::workload_class::CapacityType;
+use crate::validate::Findings;
+
+/// Everything in a job that this release cannot do.
+#[must_use]
+pub fn unsupported(job: &FederatedJob) -> Vec<FieldError> {
+    let mut found = Findings::default();
+    check(&job.spec, &mut found);
+    found.list
+}
+
+pub(super) fn check(spec: &FederatedJobSpec, found: &mut Findings) {
+    if spec.schedule.is_some() {
+        let message = "recurring jobs are not started by this release: submit each run by itself";
+        found.unsupported("spec.schedule", message);
+    }
+    if spec.run_lease.is_some() {
+        let message = "run leases are not renewed by this release: leave it out";
+        found.unsupported("spec.runLease", message);
+    }
+    if spec.partition_rule == PartitionRule::Duplicable {
+        let message = "no replacement is started by this release: use Exclusive or Pinned";
+        found.unsupported("spec.partitionRule", message);
+    }
+    if spec
+        .dependencies
+        .as_ref()
+        .is_some_and(|needs| *needs != Dependencies::default())
+    {
+        let message = "what a job depends on is not looked for by this release: put it into the \
+                       clusters and name those in placement.clusters";
+        found.unsupported("spec.dependencies", message);
+    }
+    if spec
+        .checkpoint
+        .as_ref()
+        .is_some_and(|save| !save.replicate_to.is_empty())
+    {
+        let message = "checkpoints are not copied by this release: leave it out";
+        found.unsupported("spec.checkpoint.replicateTo", message);
+    }
+    for (index, role) in spec.roles.iter().enumerate() {
+        if !role.gpus.0.is_whole() {
+            let message = format!("is {}: this release places whole cards only", role.gpus);
+            found.unsupported(&format!("spec.roles[{index}].gpus"), message);
+        }
+    }
+    check_placement(spec, found);
+}
+
+fn check_placement(spec: &FederatedJobSpec, found: &mut Findings) {
+    let placement = &spec.placement;
+    if placement.cluster_span == ClusterSpan::Split {
+        let message = "gangs are not split over clusters by this release: use Single";
+        found.unsupported("spec.placement.clusterSpan", message);
+    }
+    if !placement.capacity.is_empty() && !placement.capacity.contains(&CapacityType::Nominal) {
+        let message = "only capacity on quota is placed by this release: add Nominal";
+        found.unsupported("spec.placement.capacity", message);
+    }
+    if !placement.data.is_empty() {
+        let message = "where data is is not looked at by this release: name the regions that have \
+                       it in placement.regions";
+        found.unsupported("spec.placement.data", message);
+    }
+    if placement.jurisdiction.is_some() {
+        let message = "jurisdictions are not looked at by this release: name the regions in \
+                       placement.regions";
+        found.unsupported("spec.placement.jurisdiction", message);
+    }
+    for (index, flavor) in placement.flavors.iter().enumerate() {
+        if flavor.image.is_some() || !flavor.command.is_empty() {
+            let message = "images and commands per flavor are not set by this release: submit one \
+                           job per flavor";
+            found.unsupported(&format!("spec.placement.flavors[{index}]"), message);
+        }
+    }
+}
