@@ -1,0 +1,399 @@
+//! Creates: one, or many in one durable write.
+//!
+//! Owns UIDs, generated names, creation times and idempotency records. Never rewrites an object
+//! that exists (see `write`).
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use meridian_store::keys::{ObjectKey, Part};
+use meridian_store::{
+    Compare, MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Op, Operation as StoreCall, Revision, Txn,
+};
+use serde_json::{Value, json};
+
+use crate::admission::{Change, DryRun, Operation, Request};
+use crate::checks;
+use crate::kind::{Kind, Scope};
+use crate::metadata::{self, SERVER_OWNED};
+use crate::object;
+use crate::resources::{Idempotency, Resources, WriteOptions, Written};
+use crate::status::ApiStatus;
+use crate::write::{self, Draft, MAX_ATTEMPTS};
+
+/// Letters of a generated suffix: no vowels, so no words, and nothing that looks like another.
+const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Length of a generated suffix: 27^5 = 14 million names per prefix.
+const SUFFIX_LENGTH: usize = 5;
+
+/// An object that has passed every check but admission.
+struct Checked {
+    object: Value,
+    warnings: Vec<String>,
+    /// Prefix of a name that is still to be generated.
+    prefix: Option<String>,
+}
+
+/// A create that is ready to be committed.
+struct Ready {
+    key: ObjectKey,
+    object: Value,
+    warnings: Vec<String>,
+    txn: Txn,
+}
+
+enum Step {
+    Done(Written),
+    Commit(Box<Ready>),
+}
+
+impl Resources {
+    /// Makes an object. Durable when it returns.
+    pub async fn create(
+        &self,
+        request: &Request,
+        kind: &Kind,
+        namespace: Option<&str>,
+        object: Value,
+        options: &WriteOptions,
+    ) -> Result<Written, ApiStatus> {
+        let checked = self.checked(kind, namespace, object, options)?;
+        for attempt in 0..MAX_ATTEMPTS {
+            let ready = match self.step(request, kind, &checked, options, attempt).await? {
+                Step::Done(written) => return Ok(written),
+                Step::Commit(ready) => ready,
+            };
+            let response = self
+                .store()
+                .txn(StoreCall::WriteObject, ready.txn.clone())
+                .await?;
+            if response.succeeded {
+                return Ok(ready.written(kind, response.revision));
+            }
+        }
+        Err(write::kept_changing(
+            kind,
+            metadata::text(&checked.object, "name"),
+        ))
+    }
+
+    /// Makes many objects of a namespace with as few durable writes as they fit in. Each succeeds
+    /// or fails alone; the answers are in the order of `items`.
+    pub async fn create_many(
+        &self,
+        request: &Request,
+        kind: &Kind,
+        namespace: Option<&str>,
+        items: Vec<(Value, WriteOptions)>,
+    ) -> Vec<Result<Written, ApiStatus>> {
+        let mut answers: Vec<Option<Result<Written, ApiStatus>>> = Vec::new();
+        let mut batch = Batch::default();
+        for (index, (object, options)) in items.iter().enumerate() {
+            answers.push(None);
+            // Writes of these compare one head: they go one after the other.
+            if kind.scope == Scope::Cluster {
+                continue;
+            }
+            let step = match self.checked(kind, namespace, object.clone(), options) {
+                Ok(checked) => self.step(request, kind, &checked, options, 0).await,
+                Err(status) => Err(status),
+            };
+            match step {
+                Err(status) => answers[index] = Some(Err(status)),
+                Ok(Step::Done(written)) => answers[index] = Some(Ok(written)),
+                Ok(Step::Commit(ready)) => {
+                    if !batch.fits(&ready.txn) {
+                        self.commit(kind, std::mem::take(&mut batch), &mut answers)
+                            .await;
+                    }
+                    batch.push(index, *ready);
+                }
+            }
+        }
+        self.commit(kind, batch, &mut answers).await;
+        let mut all = Vec::new();
+        for (answer, (object, options)) in answers.into_iter().zip(items) {
+            all.push(match answer {
+                Some(answer) => answer,
+                None => {
+                    self.create(request, kind, namespace, object, &options)
+                        .await
+                }
+            });
+        }
+        all
+    }
+
+    /// Fills in the answers of what was committed; what lost a race is left for another try.
+    async fn commit(
+        &self,
+        kind: &Kind,
+        batch: Batch,
+        answers: &mut [Option<Result<Written, ApiStatus>>],
+    ) {
+        if batch.ready.is_empty() {
+            return;
+        }
+        let txns = batch
+            .ready
+            .iter()
+            .map(|(_, ready)| ready.txn.clone())
+            .collect();
+        match self.store().txn_batch(StoreCall::Submit, txns).await {
+            Err(error) => {
+                for (index, _) in batch.ready {
+                    answers[index] = Some(Err(error.clone().into()));
+                }
+            }
+            Ok(responses) => {
+                for ((index, ready), response) in batch.ready.into_iter().zip(responses) {
+                    if response.succeeded {
+                        answers[index] = Some(Ok(ready.written(kind, response.revision)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn checked(
+        &self,
+        kind: &Kind,
+        namespace: Option<&str>,
+        mut object: Value,
+        options: &WriteOptions,
+    ) -> Result<Checked, ApiStatus> {
+        let warnings = checks::check_fields(kind, &mut object, options)?;
+        checks::check_identity(kind, namespace, None, &object)?;
+        if !["", "0"].contains(&metadata::text(&object, "resourceVersion")) {
+            let message = "resourceVersion should not be set on objects to be created";
+            return Err(ApiStatus::bad_request(message));
+        }
+        let Some(metadata) = metadata::of_mut(&mut object) else {
+            return Err(ApiStatus::bad_request("metadata must be an object"));
+        };
+        for field in SERVER_OWNED {
+            metadata.shift_remove(field);
+        }
+        match (kind.scope, namespace) {
+            (Scope::Namespaced, Some(namespace)) => {
+                metadata.insert("namespace".to_owned(), Value::from(namespace));
+            }
+            (Scope::Namespaced, None) => {}
+            (Scope::Cluster, _) => {
+                metadata.shift_remove("namespace");
+            }
+        }
+        let created = object::timestamp(self.clock().wall());
+        metadata.insert(
+            "uid".to_owned(),
+            Value::from(self.shared().random.uid().to_string()),
+        );
+        metadata.insert("creationTimestamp".to_owned(), Value::from(created));
+        metadata.insert("generation".to_owned(), Value::from(1));
+        let prefix = Some(metadata::text(&object, "generateName").to_owned())
+            .filter(|prefix| !prefix.is_empty() && metadata::text(&object, "name").is_empty());
+        if let Some(prefix) = &prefix {
+            self.generate_name(&mut object, prefix);
+        }
+        let object = object::spec_half(kind, &object);
+        let found = checks::check_object(kind, &object);
+        if !found.is_empty() {
+            return Err(ApiStatus::invalid(
+                kind,
+                metadata::text(&object, "name"),
+                found,
+            ));
+        }
+        Ok(Checked {
+            object,
+            warnings,
+            prefix,
+        })
+    }
+
+    fn generate_name(&self, object: &mut Value, prefix: &str) {
+        let mut name: String = prefix
+            .chars()
+            .take(metadata::MAX_LABEL - SUFFIX_LENGTH)
+            .collect();
+        for _ in 0..SUFFIX_LENGTH {
+            let at = self.shared().random.below(SUFFIX_LETTERS.len() as u64);
+            let at = usize::try_from(at).unwrap_or(0);
+            name.push(char::from(SUFFIX_LETTERS[at]));
+        }
+        if let Some(metadata) = metadata::of_mut(object) {
+            metadata.insert("name".to_owned(), Value::from(name));
+        }
+    }
+
+    /// One attempt up to the commit.
+    async fn step(
+        &self,
+        request: &Request,
+        kind: &Kind,
+        checked: &Checked,
+        options: &WriteOptions,
+        attempt: usize,
+    ) -> Result<Step, ApiStatus> {
+        if let Some(idempotency) = &options.idempotency
+            && let Some(written) = self.replayed(kind, idempotency).await?
+        {
+            return Ok(Step::Done(written));
+        }
+        let mut object = checked.object.clone();
+        let namespace = Some(metadata::text(&object, "namespace")).filter(|text| !text.is_empty());
+        let mut key = kind.key(namespace, metadata::text(&object, "name"));
+        let head = self.policy_head(kind).await?;
+        // The transaction finds out whether the name is taken; it is asked for only when that
+        // said no, or when there will be none.
+        let doubtful = attempt > 0 || options.dry_run == DryRun::All;
+        if doubtful && self.halves(&key).await?.is_some() {
+            let Some(prefix) = &checked.prefix else {
+                return Err(ApiStatus::already_exists(kind, &key.name));
+            };
+            self.generate_name(&mut object, prefix);
+            metadata::text(&object, "name").clone_into(&mut key.name);
+        }
+        let change = Change {
+            actor: &request.actor,
+            operation: Operation::Create,
+            kind,
+            key: &key,
+            before: None,
+            after: Some(&object),
+            dry_run: options.dry_run,
+        };
+        let mut admitted = self.admit(&change).await?;
+        let mut warnings = checked.warnings.clone();
+        warnings.append(&mut admitted.warnings);
+        if let Some(mutated) = admitted.object.take() {
+            object = object::spec_half(kind, &mutated);
+            let found = checks::check_object(kind, &object);
+            if !found.is_empty() {
+                return Err(ApiStatus::invalid(kind, &key.name, found));
+            }
+        }
+        let ops = vec![write::put(key.part(Part::Spec), &object)?];
+        let mut txn = Draft {
+            kind,
+            key: &key,
+            halves: None,
+            head,
+            ops,
+        }
+        .txn(admitted, options)?;
+        if options.dry_run == DryRun::All {
+            kind.hooks.decorate(&key, &mut object);
+            return Ok(Step::Done(Written {
+                object,
+                warnings,
+                unchanged: false,
+            }));
+        }
+        if let Some(idempotency) = &options.idempotency {
+            txn.compares.push(Compare::ModRevision(
+                idempotency.key.clone(),
+                Revision::default(),
+            ));
+            txn.success.push(idempotency.record(&key, &object));
+        }
+        Ok(Step::Commit(Box::new(Ready {
+            key,
+            object,
+            warnings,
+            txn,
+        })))
+    }
+
+    /// The object that an idempotency key has already made.
+    async fn replayed(
+        &self,
+        kind: &Kind,
+        idempotency: &Idempotency,
+    ) -> Result<Option<Written>, ApiStatus> {
+        let Some(record) = self
+            .store()
+            .get(StoreCall::Submit, idempotency.key.clone())
+            .await?
+        else {
+            return Ok(None);
+        };
+        let record: Value = serde_json::from_slice(&record.value).unwrap_or_default();
+        let text = |field: &str| record.get(field).and_then(Value::as_str).unwrap_or("");
+        let name = text("name");
+        if text("fingerprint") != idempotency.fingerprint || text("plural") != kind.plural {
+            let why = format!(
+                "its idempotency key was used for another request, which made \"{name}\": use \
+                 another key"
+            );
+            return Err(ApiStatus::conflict(kind, name, &why));
+        }
+        let namespace = Some(text("namespace")).filter(|namespace| !namespace.is_empty());
+        let object = self.get(kind, namespace, name).await.ok();
+        let Some(object) = object.filter(|object| metadata::text(object, "uid") == text("uid"))
+        else {
+            let why = "this request was done before, and what it made has been deleted since";
+            return Err(ApiStatus::conflict(kind, name, why));
+        };
+        Ok(Some(Written {
+            object,
+            warnings: Vec::new(),
+            unchanged: true,
+        }))
+    }
+}
+
+impl Idempotency {
+    fn record(&self, key: &ObjectKey, object: &Value) -> Op {
+        let record = json!({
+            "fingerprint": self.fingerprint,
+            "plural": key.plural,
+            "namespace": key.namespace.as_deref().unwrap_or(""),
+            "name": key.name,
+            "uid": metadata::text(object, "uid"),
+        });
+        Op::Put {
+            key: self.key.clone(),
+            value: record.to_string().into(),
+            lease: None,
+        }
+    }
+}
+
+impl Ready {
+    fn written(mut self, kind: &Kind, revision: Revision) -> Written {
+        object::set_revision(&mut self.object, revision);
+        kind.hooks.decorate(&self.key, &mut self.object);
+        Written {
+            object: self.object,
+            warnings: self.warnings,
+            unchanged: false,
+        }
+    }
+}
+
+/// Creates that share one durable write.
+#[derive(Default)]
+struct Batch {
+    ready: Vec<(usize, Ready)>,
+    keys: BTreeSet<Bytes>,
+    operations: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    fn fits(&self, txn: &Txn) -> bool {
+        let free = txn.success.iter().all(|op| !self.keys.contains(op.key()));
+        let operations = self.operations + txn.operations();
+        let bytes = self.bytes + txn.bytes();
+        free && operations <= MAX_TXN_OPERATIONS && bytes <= MAX_TXN_BYTES
+    }
+
+    fn push(&mut self, index: usize, ready: Ready) {
+        self.keys
+            .extend(ready.txn.success.iter().map(|op| op.key().clone()));
+        self.operations += ready.txn.operations();
+        self.bytes += ready.txn.bytes();
+        self.ready.push((index, ready));
+    }
+}
