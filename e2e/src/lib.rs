@@ -1,1 +1,9 @@
-//! e2e
+//! The proof: what stands between a promise and its test.
+//!
+//! Owns the harness: real processes, the real etcd and the tools that drive a hub. Is depended on
+//! by nothing.
+
+pub mod etcd;
+pub mod ports;
+pub mod process;
+pub mod tools;

@@ -1,0 +1,148 @@
+//! Programs that tests start: the real tools that the set-up builds, and our own binaries.
+//!
+//! Owns where they are, and what happens when one is missing: an error in CI, a named skip on a
+//! developer's machine. Never builds one.
+
+use std::path::{Path, PathBuf};
+
+/// A tool that `make setup` builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tool {
+    /// The store's server.
+    Etcd,
+    /// The client that people use.
+    Kubectl,
+}
+
+impl Tool {
+    /// Its file's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::Kubectl => "kubectl",
+        }
+    }
+
+    /// The variable that names another one to use.
+    #[must_use]
+    pub const fn variable(self) -> &'static str {
+        match self {
+            Self::Etcd => "MERIDIAN_ETCD",
+            Self::Kubectl => "MERIDIAN_KUBECTL",
+        }
+    }
+
+    /// Where it is: where its variable says, else where the set-up puts it.
+    pub fn locate(self) -> Result<PathBuf, MissingTool> {
+        let named = std::env::var_os(self.variable()).map(PathBuf::from);
+        find(named, &repository().join(".cache/kube-tools"), self)
+    }
+
+    /// The tool, or `None` after saying which test is skipped for want of it.
+    ///
+    /// # Panics
+    /// When it is missing and `CI` is set: there, a skipped test would be a lie.
+    #[must_use]
+    pub fn or_skip(self, test: &str) -> Option<PathBuf> {
+        match self.locate() {
+            Ok(path) => Some(path),
+            Err(missing) => {
+                assert!(std::env::var_os("CI").is_none(), "{test}: {missing}");
+                eprintln!("SKIPPED {test}: {missing}");
+                None
+            }
+        }
+    }
+}
+
+/// A tool is not where it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{tool} is not at {at}: run `make setup`, or set {variable} to one")]
+pub struct MissingTool {
+    /// Its name.
+    pub tool: &'static str,
+    /// Where it was looked for.
+    pub at: String,
+    /// The variable that names another one.
+    pub variable: &'static str,
+}
+
+fn find(named: Option<PathBuf>, built: &Path, tool: Tool) -> Result<PathBuf, MissingTool> {
+    let path = named.unwrap_or_else(|| built.join(tool.name()));
+    if path.is_file() {
+        return Ok(path);
+    }
+    let at = path.display().to_string();
+    Err(MissingTool {
+        tool: tool.name(),
+        at,
+        variable: tool.variable(),
+    })
+}
+
+/// One of our own binaries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Binary {
+    /// The hub.
+    Hub,
+    /// The agent of one member cluster.
+    Agent,
+}
+
+impl Binary {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Hub => "hub-under-test",
+            Self::Agent => "agent-under-test",
+        }
+    }
+
+    /// Where cargo put it: beside the folder of the test that runs.
+    ///
+    /// # Panics
+    /// When it is not there, which means that cargo was not asked for a test of this crate.
+    #[must_use]
+    pub fn path(self) -> PathBuf {
+        let test = std::env::current_exe().expect("a running test has a file");
+        let mut folders = test
+            .ancestors()
+            .skip(1)
+            .map(|folder| folder.join(self.name()));
+        let found = folders.by_ref().take(2).find(|path| path.is_file());
+        found.unwrap_or_else(|| panic!("{} is not beside {}", self.name(), test.display()))
+    }
+}
+
+/// The root of the repository.
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("e2e lies in the repository")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tool_says_where_and_what_to_do() {
+        let missing = find(None, Path::new("nowhere"), Tool::Etcd).expect_err("not there");
+        let words = "etcd is not at nowhere/etcd: run `make setup`, or set MERIDIAN_ETCD to one";
+        assert_eq!(missing.to_string(), words);
+    }
+
+    #[test]
+    fn a_named_tool_goes_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (named, built) = (folder.path().join("mine"), folder.path().join("kubectl"));
+        for path in [&named, &built] {
+            std::fs::write(path, "").expect("writable");
+        }
+        assert_eq!(
+            find(Some(named.clone()), folder.path(), Tool::Kubectl),
+            Ok(named)
+        );
+        assert_eq!(find(None, folder.path(), Tool::Kubectl), Ok(built));
+    }
+}
