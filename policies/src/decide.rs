@@ -230,8 +230,8 @@ impl<'a> Round<'a> {
             .remembered
             .get(&key)
             .is_some_and(|last| match last.found {
-                // What did not fit will not fit with less room or a smaller budget.
-                None => budget <= last.budget,
+                // The smallest size did not fit, whatever the budget, and room only shrinks.
+                None => true,
                 Some(_) => last.version == state.version && last.budget == budget,
             });
         if !known {
