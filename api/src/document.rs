@@ -128,10 +128,14 @@ fn yaml_error(error: &serde_saphyr::Error) -> ApiError {
             }
         };
     }
-    ApiError::new(
-        ErrorCode::MalformedDocument,
-        format!("the text is not YAML: {error}"),
-    )
+    let message = match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("{place}the key {key:?} is there twice")
+        }
+        other => format!("the text is not YAML: {other}"),
+    };
+    ApiError::new(ErrorCode::MalformedDocument, message)
+        .help("look at indentation, quotes and brackets there")
 }
 
 fn check_limits(document: &Document) -> Result<(), ApiError> {

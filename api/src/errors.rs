@@ -27,7 +27,10 @@ mod grpc {
 }
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $slug:literal, $http:literal, $grpc:ident;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $code:literal, $slug:literal, $http:literal, $grpc:ident;
+    )*) => {
         /// What went wrong. A code never changes its meaning and is never used again.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ErrorCode {

@@ -1,7 +1,8 @@
 //! Identities and the numbers that fence: each its own type, none interchangeable.
 //!
 //! Owns job and gang identity and the four fencing numbers (epoch, generation, term,
-//! incarnation) beside the store's revision. Never makes them up: a seed, a clock or the store does.
+//! incarnation) beside the store's revision. Never makes them up: a seed, a clock or the store
+//! does.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +14,8 @@ macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
+            Serialize, Deserialize, JsonSchema,
         )]
         #[serde(transparent)]
         pub struct $name(pub $inner);

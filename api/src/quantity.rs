@@ -52,7 +52,10 @@ impl serde::de::Visitor<'_> for TextVisitor {
 }
 
 macro_rules! written {
-    ($(#[$doc:meta])* $name:ident($inner:ty), $noun:literal, $schema:tt, numeric: $numeric:literal) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident($inner:ty), $noun:literal, $schema:tt, numeric: $numeric:literal
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub $inner);

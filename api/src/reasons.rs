@@ -11,7 +11,8 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Why a job waits. Declared most actionable first; the order is the order of display.
         #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+            Serialize, Deserialize, JsonSchema,
         )]
         pub enum Reason {
             $($(#[$doc])* $name,)*

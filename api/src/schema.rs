@@ -31,7 +31,7 @@ pub fn structural<T: JsonSchema>() -> Value {
 }
 
 /// Keywords that say nothing to Kubernetes or are not structural.
-const DROPPED: [&str; 4] = ["title", "nullable", "components", "default"];
+const DROPPED: [&str; 3] = ["title", "components", "default"];
 
 fn tidy(schema: &mut Value) {
     let Value::Object(map) = schema else { return };

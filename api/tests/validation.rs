@@ -19,7 +19,8 @@ fn job() -> Value {
             "workloadClass": "batch-long",
             "roles": [
                 {"name": "launcher", "replicas": 1, "resources": {"cpu": "500m", "memory": "1Gi"}},
-                {"name": "worker", "replicas": 4, "gpus": 8, "resources": {"cpu": 64, "memory": "512Gi"},
+                {"name": "worker", "replicas": 4, "gpus": 8,
+                 "resources": {"cpu": 64, "memory": "512Gi"},
                  "template": {"spec": {"containers": [{"name": "main"}]}}},
             ],
         },
@@ -178,7 +179,10 @@ fn impossible_gangs_are_refused() {
 
 #[test]
 fn elasticity_is_checked() {
-    let elastic = |min: u32, max: u32, step: u32| json!({"role": "worker", "min": min, "max": max, "step": step});
+    let elastic = |min: u32, max: u32, step: u32| {
+        let role = "worker";
+        json!({"role": role, "min": min, "max": max, "step": step})
+    };
     let at = "/spec/elasticity";
     refused(
         &[(at, elastic(5, 3, 1))],
@@ -505,6 +509,7 @@ fn assert_structural(schema: &Value, path: &str) {
         "maximum",
         "x-kubernetes-int-or-string",
         "x-kubernetes-preserve-unknown-fields",
+        "nullable",
     ];
     for keyword in fields.keys() {
         assert!(
