@@ -4,17 +4,21 @@
 //! (production, highly available), `embedded` (one durable file, no server) and `memory`
 //! (simulation). Never knows what a value means.
 
+mod batch;
 pub mod embedded;
 mod faults;
 mod feed;
 pub mod keys;
 mod lease;
 pub mod memory;
+mod metrics;
 mod mvcc;
 
+pub use batch::Batcher;
 pub use embedded::{Durability, EmbeddedOptions, EmbeddedStore, Execution};
 pub use faults::Faults;
 pub use memory::MemoryStore;
+pub use metrics::Metered;
 
 use std::pin::Pin;
 use std::sync::Arc;

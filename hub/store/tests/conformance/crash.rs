@@ -353,7 +353,11 @@ impl Medium for Disk {
 fn on_disk(disk: &Disk, clock: &Clock) -> Bench {
     let (medium, tasks) = (Box::new(disk.clone()), Tasks::new());
     let store = EmbeddedStore::open_on(medium, clock.clone(), &tasks, Execution::Inline);
-    Bench { store: Arc::new(store.expect("opened")), clock: clock.clone(), tasks }
+    Bench {
+        store: Arc::new(store.expect("opened")),
+        clock: clock.clone(),
+        tasks,
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,9 +14,7 @@ use std::sync::Arc;
 
 use meridian_api::units::UnixMillis;
 use meridian_runtime::{Clock, Tasks};
-use meridian_store::{
-    Durability, EmbeddedOptions, EmbeddedStore, Execution, MemoryStore,
-};
+use meridian_store::{Durability, EmbeddedOptions, EmbeddedStore, Execution, MemoryStore};
 use suite::Bench;
 use tempfile::TempDir;
 
@@ -27,13 +25,21 @@ fn simulated_clock() -> Clock {
 fn memory() -> Bench {
     let clock = simulated_clock();
     let store = Arc::new(MemoryStore::new(clock.clone()));
-    Bench { store, clock, tasks: Tasks::new() }
+    Bench {
+        store,
+        clock,
+        tasks: Tasks::new(),
+    }
 }
 
 fn embedded(folder: &TempDir, clock: Clock, options: EmbeddedOptions) -> Bench {
     let (path, tasks) = (folder.path().join("store"), Tasks::new());
     let store = EmbeddedStore::open(&path, clock.clone(), &tasks, options);
-    Bench { store: Arc::new(store.expect("opened")), clock, tasks }
+    Bench {
+        store: Arc::new(store.expect("opened")),
+        clock,
+        tasks,
+    }
 }
 
 fn folder() -> TempDir {

@@ -798,7 +798,11 @@ pub(crate) async fn a_count_is_of_the_keys_that_are_there(bench: &Bench) {
 }
 
 /// The state of a range after following a watch from the start.
-pub(crate) async fn follow(bench: &Bench, prefix: &str, to: Revision) -> BTreeMap<String, KeyValue> {
+pub(crate) async fn follow(
+    bench: &Bench,
+    prefix: &str,
+    to: Revision,
+) -> BTreeMap<String, KeyValue> {
     let mut stream = bench.watch(prefix, Revision(2)).await;
     let mut state = BTreeMap::new();
     let mut at = Revision(1);
