@@ -4,13 +4,12 @@
 //! event with a deadline, and fails at once when the process has ended. Never knows what a
 //! process is for.
 
-use std::collections::VecDeque;
+mod log;
+
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
@@ -19,19 +18,13 @@ use hyper_util::rt::TokioExecutor;
 use meridian_api::units::Millis;
 use meridian_runtime::{Clock, Tasks};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::io::AsyncRead;
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
 
-/// Lines kept of one process: a few minutes of a hub at debug level.
-const KEPT_LINES: usize = 20_000;
-/// Lines of its log that a failure shows: what a person reads before opening a debugger.
-const SHOWN_LINES: usize = 40;
+use self::log::Log;
+
 /// For SIGKILL and SIGSTOP, which no process can refuse: a busy kernel needs a moment.
 const KERNEL_LIMIT: Millis = Millis::seconds(10);
-/// After its end, for its last lines to be read from the pipe; longer only when a child of its
-/// own still holds the pipe.
-const DRAIN: Millis = Millis::seconds(1);
 /// Between two looks at what cannot be waited for: short beside any start or stop.
 const ASK_EVERY: Millis = Millis(20);
 
@@ -248,18 +241,8 @@ impl Process {
 
     fn keep_lines(&self, stream: &str, from: impl AsyncRead + Send + Unpin + 'static) {
         let log = self.log.clone();
-        log.open.send_modify(|open| *open += 1);
-        self.tasks
-            .spawn_finite(format!("{stream} of {}", self.spec.name), async move {
-                let mut from = BufReader::new(from);
-                let mut line = Vec::new();
-                // An error ends a log as the end of the pipe does: the process is gone.
-                while matches!(from.read_until(b'\n', &mut line).await, Ok(length) if length > 0) {
-                    log.push(String::from_utf8_lossy(&line).trim_end().to_owned());
-                    line.clear();
-                }
-                log.open.send_modify(|open| *open -= 1);
-            });
+        let name = format!("{stream} of {}", self.spec.name);
+        self.tasks.spawn_finite(name, log.keep(from));
     }
 
     /// Its name.
@@ -354,7 +337,7 @@ impl Process {
     /// Everything it has printed in all its lives, as far as it is kept.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        self.log.kept().lines.iter().cloned().collect()
+        self.log.lines()
     }
 
     /// Lines of level ERROR: each means that a person must look, so a test expects none.
@@ -435,90 +418,6 @@ async fn get(url: &str) -> Option<Bytes> {
     let is_success = answer.status().is_success();
     let body = answer.into_body().collect().await.ok()?.to_bytes();
     is_success.then_some(body)
-}
-
-/// Lines of a process, with a count that tells when there are more.
-#[derive(Clone, Debug)]
-struct Log {
-    kept: Arc<Mutex<Kept>>,
-    count: watch::Sender<u64>,
-    /// Pipes that may still bring lines.
-    open: watch::Sender<u32>,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    lines: VecDeque<String>,
-    /// Lines dropped before the first kept one.
-    dropped: u64,
-}
-
-impl Log {
-    fn new() -> Self {
-        Self {
-            kept: Arc::default(),
-            count: watch::Sender::new(0),
-            open: watch::Sender::new(0),
-        }
-    }
-
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, line: String) {
-        let mut kept = self.kept();
-        if kept.lines.len() == KEPT_LINES {
-            kept.lines.pop_front();
-            kept.dropped += 1;
-        }
-        kept.lines.push_back(line);
-        drop(kept);
-        self.count.send_modify(|count| *count += 1);
-    }
-
-    fn count(&self) -> u64 {
-        *self.count.borrow()
-    }
-
-    /// The first line with `wanted` among those after the first `from`, when there is one.
-    async fn line(&self, from: u64, wanted: &str) -> String {
-        let mut count = self.count.subscribe();
-        loop {
-            count.borrow_and_update();
-            let found = {
-                let kept = self.kept();
-                let skip = usize::try_from(from.saturating_sub(kept.dropped)).unwrap_or(usize::MAX);
-                kept.lines
-                    .iter()
-                    .skip(skip)
-                    .find(|line| line.contains(wanted))
-                    .cloned()
-            };
-            if let Some(line) = found {
-                return line;
-            }
-            // The sender lives in `self`, so a change is all that can come.
-            count.changed().await.expect("the log holds its own sender");
-        }
-    }
-
-    /// Waits until every line printed so far is kept.
-    async fn drained(&self, clock: &Clock) {
-        let mut open = self.open.subscribe();
-        // Too late is no error: a grandchild may hold a pipe for as long as it likes.
-        let _ = clock.timeout(DRAIN, open.wait_for(|open| *open == 0)).await;
-    }
-
-    fn tail(&self) -> String {
-        let kept = self.kept();
-        let skip = kept.lines.len().saturating_sub(SHOWN_LINES);
-        let mut text = String::new();
-        for line in kept.lines.iter().skip(skip) {
-            let _ = writeln!(text, "  {line}");
-        }
-        text
-    }
 }
 
 #[cfg(test)]

@@ -44,7 +44,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "meridian-runtime",
         ],
     ),
-    ("meridian-client", &["meridian-api", "meridian-proto"]),
+    (
+        "meridian-client",
+        &["meridian-api", "meridian-proto", "meridian-runtime"],
+    ),
     (
         "meridian-cli",
         &["meridian-api", "meridian-client", "meridian-runtime"],
