@@ -1,0 +1,305 @@
+//! The seam to a member cluster: what the agent sees there and asks of it.
+//!
+//! Owns the `ClusterBackend` trait and its words. Each request is idempotent by (gang, epoch,
+//! step), each may fail half done, and what came of it is learned from events, as with a real
+//! Kubernetes API. Never decides what runs.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use indexmap::IndexMap;
+use meridian_api::ids::{Epoch, GangId};
+use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One gang under one epoch: what fences in the member cluster are keyed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GangKey {
+    /// Which gang.
+    pub gang: GangId,
+    /// Under which epoch.
+    pub epoch: Epoch,
+}
+
+impl std::fmt::Display for GangKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} epoch {}", self.gang, self.epoch)
+    }
+}
+
+/// What the cluster keeps beside a gang's pods, so that an agent that lost its memory can still
+/// stop it in the right way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GangTerms {
+    /// Pool that holds it.
+    pub pool: String,
+    /// Namespace of its job.
+    pub namespace: String,
+    /// Name of its job.
+    pub job: String,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Millis,
+    /// It is ended after this, counted from its first running pod.
+    pub max_runtime: Option<Millis>,
+}
+
+/// One pod to be bound.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberOrder {
+    /// Its role, by position in [`GangOrder::roles`].
+    pub role: usize,
+    /// Its rank in the role.
+    pub rank: u32,
+    /// Where it goes.
+    pub node: String,
+}
+
+/// What the pods of one role are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleOrder {
+    /// Its name.
+    pub name: String,
+    /// What each pod asks of its host.
+    pub request: Resources,
+    /// The pod template, a JSON object.
+    pub template: Arc<Value>,
+}
+
+/// A whole gang on named nodes. Idempotent by (`key`, `attempt`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GangOrder {
+    /// Which.
+    pub key: GangKey,
+    /// The step under this epoch: one higher for each other set of members.
+    pub attempt: u32,
+    /// Kept beside the pods.
+    pub terms: GangTerms,
+    /// Roles in the job's order.
+    pub roles: Vec<RoleOrder>,
+    /// Every pod; none starts user code before all are bound.
+    pub members: Vec<MemberOrder>,
+    /// Labels for the pods.
+    pub labels: IndexMap<String, String>,
+    /// W3C trace context of the submit; empty = none.
+    pub traceparent: String,
+}
+
+/// Whether a node takes pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeHealth {
+    /// It does.
+    Ready,
+    /// Closed to new pods by a person.
+    Cordoned,
+    /// Not heard by the cluster.
+    Down,
+}
+
+/// One node as the cluster shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSeen {
+    /// Its name.
+    pub name: String,
+    /// Pool it belongs to.
+    pub pool: String,
+    /// One domain per level of the pool, from the widest inward.
+    pub domains: Vec<String>,
+    /// What pods may ask for in all; unhealthy devices are already out.
+    pub allocatable: Resources,
+    /// GPUs of its unhealthy devices.
+    pub unhealthy: MilliGpus,
+    /// Held by pods that are in none of the gangs seen.
+    pub foreign: Resources,
+    /// Whether it takes pods.
+    pub health: NodeHealth,
+}
+
+/// A pool: nodes of one flavor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolSeen {
+    /// Its name.
+    pub name: String,
+    /// Its hardware.
+    pub flavor: String,
+    /// Topology levels from the widest inward, without the host.
+    pub levels: Vec<String>,
+}
+
+/// Where a pod is in its life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PodPhase {
+    /// Assigned to its node, not yet admitted there.
+    Pending,
+    /// The node turned it away: the race for room was lost there.
+    Rejected {
+        /// The cluster's word, such as `OutOfGpu`.
+        reason: String,
+    },
+    /// Admitted and holding its devices; user code has not started.
+    Bound,
+    /// User code runs.
+    Running,
+    /// User code ended well.
+    Succeeded,
+    /// It ended otherwise, or its node did.
+    Failed {
+        /// Exit code of the user's process; 0 when there was none.
+        exit_code: i32,
+        /// The cluster's word, such as `Error`, `NodeLost`, `StartError`.
+        reason: String,
+    },
+}
+
+impl PodPhase {
+    /// True when nothing of it can run any more.
+    #[must_use]
+    pub const fn ended(&self) -> bool {
+        match self {
+            Self::Pending | Self::Bound | Self::Running => false,
+            Self::Rejected { .. } | Self::Succeeded | Self::Failed { .. } => true,
+        }
+    }
+
+    /// True when its node has admitted it, or had.
+    #[must_use]
+    pub const fn admitted(&self) -> bool {
+        match self {
+            Self::Pending | Self::Rejected { .. } => false,
+            Self::Bound | Self::Running | Self::Succeeded | Self::Failed { .. } => true,
+        }
+    }
+}
+
+/// One pod of a gang as the cluster shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodSeen {
+    /// Its name in the cluster.
+    pub name: String,
+    /// Name of its role.
+    pub role: String,
+    /// Its rank in the role.
+    pub rank: u32,
+    /// Node it is assigned to.
+    pub node: String,
+    /// What it asks of the node; held until it has ended.
+    pub request: Resources,
+    /// Where it is.
+    pub phase: PodPhase,
+    /// When user code started, by the cluster's clock.
+    pub started: Option<UnixMillis>,
+    /// When it ended, by the cluster's clock.
+    pub ended: Option<UnixMillis>,
+}
+
+/// One gang as the cluster shows it, whoever made it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GangSeen {
+    /// Which.
+    pub key: GangKey,
+    /// The newest attempt that was bound.
+    pub attempt: u32,
+    /// Its terms.
+    pub terms: GangTerms,
+    /// Asked to stop; it vanishes when nothing of it runs.
+    pub stopping: bool,
+    /// Its pods, in the order of the roles and ranks.
+    pub pods: Vec<PodSeen>,
+    /// Its newest checkpoint, by the cluster's clock.
+    pub checkpoint: Option<UnixMillis>,
+}
+
+/// Everything, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Pools.
+    pub pools: Vec<PoolSeen>,
+    /// Nodes.
+    pub nodes: Vec<NodeSeen>,
+    /// Gangs.
+    pub gangs: Vec<GangSeen>,
+}
+
+/// A change since the snapshot. States between two changes may be left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterEvent {
+    /// This node is like this.
+    Node(NodeSeen),
+    /// This node left the cluster.
+    NodeGone(String),
+    /// This gang is like this.
+    Gang(Box<GangSeen>),
+    /// Nothing is left of this gang.
+    GangGone(GangKey),
+}
+
+/// A snapshot and every change after it. The stream ends when the watch breaks or falls too far
+/// behind: observe again.
+pub struct Observation {
+    /// Where it starts.
+    pub snapshot: Snapshot,
+    /// What follows.
+    pub changes: BoxStream<'static, ClusterEvent>,
+}
+
+/// What a stop came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Something may still run; its end comes as an event.
+    Asked,
+    /// The cluster itself says that nothing of this gang and epoch is there: the proof.
+    Gone,
+}
+
+/// Why the cluster did not do it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BackendError {
+    /// Not reached in time. The request may or may not have been carried out.
+    #[error("the cluster's API did not answer: {0}")]
+    Unavailable(String),
+    /// An older or newer epoch, or another attempt, is still there; nothing was done.
+    #[error("{held} (attempt {attempt}) is in the way")]
+    Conflict {
+        /// What is there.
+        held: GangKey,
+        /// Its attempt.
+        attempt: u32,
+    },
+    /// The cluster refuses this order as it is; nothing was done.
+    #[error("the cluster refused it: {0}")]
+    Invalid(String),
+    /// There is no such gang and epoch.
+    #[error("{0} is not in the cluster")]
+    NotFound(GangKey),
+}
+
+/// A member cluster. Implementations bound every call in time and answer
+/// [`BackendError::Unavailable`] when the bound is reached.
+#[async_trait]
+pub trait ClusterBackend: Send + Sync + 'static {
+    /// Name of the implementation, such as `simulated`.
+    fn name(&self) -> &'static str;
+
+    /// Takes over what runs there: after this, changes to it are this agent's alone.
+    async fn adopt(&self) -> Result<Vec<GangSeen>, BackendError>;
+
+    /// What is there, and what changes from then on.
+    async fn observe(&self) -> Result<Observation, BackendError>;
+
+    /// Binds every member, or none: what was begun of a failed bind ends by a `stop`. Success
+    /// means that the cluster took the order; admission on the nodes shows in events. The same
+    /// attempt again changes nothing.
+    async fn bind(&self, order: &GangOrder) -> Result<(), BackendError>;
+
+    /// Makes the members of a bound gang those of `order`: pods that it does not name are
+    /// stopped, pods that are not there yet are bound. The same attempt again changes nothing.
+    async fn resize(&self, order: &GangOrder) -> Result<(), BackendError>;
+
+    /// Asks user code for a checkpoint within `limit`; the gang's `checkpoint` shows it.
+    async fn request_checkpoint(&self, key: GangKey, limit: Millis) -> Result<(), BackendError>;
+
+    /// SIGTERM to every pod, SIGKILL after `grace`, then removal. Again and again until it
+    /// answers [`Stopped::Gone`].
+    async fn stop(&self, key: GangKey, grace: Millis) -> Result<Stopped, BackendError>;
+}

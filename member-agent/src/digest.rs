@@ -1,0 +1,204 @@
+//! Digests: the cluster as the hub needs it, pools as shapes and gangs with their steps.
+//!
+//! Owns the sequence number and the last words sent, so that a delta names only what changed. A
+//! gang is listed when its devices are taken out of the shapes, or when it has ended and the hub
+//! has not let it go: an accepted gang without room is not, since the hub subtracts what a digest
+//! does not list. Never decides what a gang does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meridian_api::ids::GangId;
+use meridian_api::units::{Resources, UnixMillis};
+use meridian_proto::v1;
+
+use crate::backend::{GangKey, GangSeen, NodeHealth, NodeSeen};
+use crate::gangs::{End, Gang, started, wire_step};
+use crate::view::{View, plus, pods_running};
+
+/// Builds digests and remembers what was sent.
+#[derive(Debug, Default)]
+pub(crate) struct Digests {
+    sequence: u64,
+    pools: BTreeMap<String, v1::Pool>,
+    gangs: BTreeMap<GangId, v1::GangObservation>,
+    touched_pools: BTreeSet<String>,
+    touched_gangs: BTreeSet<GangId>,
+}
+
+impl Digests {
+    /// Marks what the next delta must look at.
+    pub(crate) fn touch(
+        &mut self,
+        pools: impl IntoIterator<Item = String>,
+        gangs: impl IntoIterator<Item = GangId>,
+    ) {
+        self.touched_pools.extend(pools);
+        self.touched_gangs.extend(gangs);
+    }
+
+    /// True when something may have changed since the last digest.
+    #[must_use]
+    pub(crate) fn stale(&self) -> bool {
+        !self.touched_pools.is_empty() || !self.touched_gangs.is_empty()
+    }
+
+    /// Everything, in place of everything.
+    pub(crate) fn full(&mut self, view: &View, gangs: &BTreeMap<GangId, Gang>) -> v1::Digest {
+        self.touched_pools.clear();
+        self.touched_gangs.clear();
+        let pools = view
+            .pools()
+            .filter_map(|name| Some((name.to_owned(), pool(view, name)?)));
+        self.pools = pools.collect();
+        let listed = gangs
+            .values()
+            .filter_map(|gang| Some((gang.record.gang, listed(view, gang)?)));
+        self.gangs = listed.collect();
+        self.sequence += 1;
+        v1::Digest {
+            sequence: self.sequence,
+            full: true,
+            pools: self.pools.values().cloned().collect(),
+            gangs: self.gangs.values().cloned().collect(),
+            ..v1::Digest::default()
+        }
+    }
+
+    /// What changed since the last digest; `None` when nothing did.
+    pub(crate) fn delta(
+        &mut self,
+        view: &View,
+        gangs: &BTreeMap<GangId, Gang>,
+    ) -> Option<v1::Digest> {
+        let mut digest = v1::Digest::default();
+        for name in std::mem::take(&mut self.touched_pools) {
+            match pool(view, &name) {
+                Some(pool) if self.pools.get(&name) != Some(&pool) => {
+                    self.pools.insert(name, pool.clone());
+                    digest.pools.push(pool);
+                }
+                None if self.pools.remove(&name).is_some() => digest.removed_pools.push(name),
+                Some(_) | None => {}
+            }
+        }
+        for id in std::mem::take(&mut self.touched_gangs) {
+            match gangs.get(&id).and_then(|gang| listed(view, gang)) {
+                Some(gang) if self.gangs.get(&id) != Some(&gang) => {
+                    self.gangs.insert(id, gang.clone());
+                    digest.gangs.push(gang);
+                }
+                None if self.gangs.remove(&id).is_some() => digest.removed_gangs.push(id.into()),
+                Some(_) | None => {}
+            }
+        }
+        if digest == v1::Digest::default() {
+            return None;
+        }
+        self.sequence += 1;
+        digest.sequence = self.sequence;
+        Some(digest)
+    }
+}
+
+/// A pool as shapes; nodes that take no pods are in no shape.
+fn pool(view: &View, name: &str) -> Option<v1::Pool> {
+    let pool = view.pool(name)?;
+    let mut shapes: BTreeMap<(&[String], Resources, Resources), u32> = BTreeMap::new();
+    let mut out = 0_u64;
+    for node in view.nodes_of(name) {
+        out = out.saturating_add(node.unhealthy.0);
+        if node.health == NodeHealth::Ready {
+            let free = view.free(node);
+            *shapes
+                .entry((&node.domains, node.allocatable, free))
+                .or_default() += 1;
+        } else {
+            out = out.saturating_add(node.allocatable.gpus.0);
+        }
+    }
+    let shape =
+        |((domains, allocatable, free), hosts): ((&[String], Resources, Resources), u32)| {
+            v1::Shape {
+                domains: domains.to_vec(),
+                allocatable: Some(allocatable.into()),
+                free: Some(free.into()),
+                hosts,
+            }
+        };
+    Some(v1::Pool {
+        name: pool.name.clone(),
+        flavor: pool.flavor.clone(),
+        levels: pool.levels.clone(),
+        shapes: shapes.into_iter().map(shape).collect(),
+        out_milli_gpus: out,
+    })
+}
+
+/// The entry of a gang; an older epoch that is still being stopped stands in for one that waits
+/// for it.
+fn listed(view: &View, gang: &Gang) -> Option<v1::GangObservation> {
+    let key = gang.record.key();
+    if gang.record.ended.is_some() || !view.holds(key).is_empty() || view.gang(key).is_some() {
+        return Some(observation(view, gang));
+    }
+    let older = view.older(key).pop()?;
+    Some(older_observation(view, older))
+}
+
+/// What the hub is told of a gang.
+#[must_use]
+pub(crate) fn observation(view: &View, gang: &Gang) -> v1::GangObservation {
+    let key = gang.record.key();
+    let own = view.gang(key);
+    let verdict = gang.record.verdict.as_ref();
+    let reason = match verdict.map(|verdict| verdict.end) {
+        Some(End::Failed(failure)) => failure.to_string(),
+        Some(End::Succeeded | End::Stopped) | None => String::new(),
+    };
+    let millis = |at: Option<UnixMillis>| at.map_or(0, |at| at.0);
+    let first = own.and_then(started).or_else(|| verdict?.started);
+    v1::GangObservation {
+        gang: Some(key.gang.into()),
+        epoch: key.epoch.0,
+        step: wire_step(gang, own).into(),
+        pool: gang.record.pool.clone(),
+        holds: domain_holds(view, key),
+        pods_running: own.map_or(0, pods_running),
+        reason,
+        exit_code: verdict.map_or(0, |verdict| verdict.exit_code),
+        message: verdict.map_or(String::new(), |verdict| verdict.message.clone()),
+        started_ms: millis(first),
+        ended_ms: millis(gang.record.ended),
+        checkpoint_ms: millis(own.and_then(|own| own.checkpoint)),
+    }
+}
+
+fn older_observation(view: &View, older: &GangSeen) -> v1::GangObservation {
+    v1::GangObservation {
+        gang: Some(older.key.gang.into()),
+        epoch: older.key.epoch.0,
+        step: v1::GangStep::Stopping.into(),
+        pool: older.terms.pool.clone(),
+        holds: domain_holds(view, older.key),
+        pods_running: pods_running(older),
+        started_ms: started(older).map_or(0, |at| at.0),
+        ..v1::GangObservation::default()
+    }
+}
+
+/// What a gang takes, per innermost domain.
+fn domain_holds(view: &View, key: GangKey) -> Vec<v1::DomainHold> {
+    let mut domains: BTreeMap<&[String], (BTreeSet<&str>, Resources)> = BTreeMap::new();
+    for (name, amount) in view.holds(key) {
+        let path: &[String] = view.node(name).map_or(&[], |node: &NodeSeen| &node.domains);
+        let (hosts, held) = domains.entry(path).or_default();
+        hosts.insert(name);
+        *held = plus(*held, *amount);
+    }
+    let hold = |(path, (hosts, held)): (&[String], (BTreeSet<&str>, Resources))| v1::DomainHold {
+        domains: path.to_vec(),
+        hosts: u32::try_from(hosts.len()).unwrap_or(u32::MAX),
+        held: Some(held.into()),
+    };
+    domains.into_iter().map(hold).collect()
+}

@@ -1,0 +1,463 @@
+//! One gang at the agent: what is wanted, what is seen, and therefore what to do.
+//!
+//! Owns the durable record of a gang and the pure decision `step`. The same wish and the same
+//! sight give the same turn, so anything may be repeated. Never calls the cluster, the disk or
+//! the hub, and never reads a clock.
+//!
+//! ```text
+//!   RUN ─▶ Waiting ─bind─▶ Binding ─seen─▶ Live ──all ended──────────────┐
+//!             ▲  turned away by a node        │ verdict (failed, late,   ▼
+//!             └────────── PlaceAgain ◀────────┤ too long, STOP)        ended ─told─▶ forgotten
+//!                                             └─▶ undo: stop, proof ─────┘
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use meridian_api::ids::{Epoch, GangId};
+use meridian_api::units::{Millis, UnixMillis};
+use meridian_proto::v1::GangStep;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{GangKey, GangSeen, PodPhase, PodSeen};
+use crate::orders::RunOrder;
+
+/// Times that a gang is placed under one epoch before it is given back to the hub: a node that
+/// turned it away once may have lost a race, twice says that the agent's view is wrong.
+pub(crate) const MAX_ATTEMPTS: u32 = 2;
+
+/// What the hub wants of a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Desired {
+    /// It runs.
+    Run,
+    /// It is stopped, proved, and then forgotten.
+    Stop,
+    /// Nobody said: it was found in the cluster. It is listed and never stopped.
+    Adopted,
+}
+
+/// Why a gang failed; the words are part of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Failure {
+    /// A node or a device went away under it.
+    NodeLost,
+    /// Not running in time after it was accepted.
+    PlaceTimeout,
+    /// Nodes turned it away, or its user code could not be started.
+    PlacementRefused,
+    /// It ran longer than it may.
+    RuntimeExceeded,
+    /// Its user code ended with an exit code other than zero.
+    ExitCode,
+    /// Somebody else removed its pods, or the agent was cut short while it undid them.
+    Interrupted,
+    /// The cluster refuses its pods as they are written.
+    Misconfigured,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// How a gang ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum End {
+    /// By itself, well.
+    Succeeded,
+    /// By itself or undone.
+    Failed(Failure),
+    /// On order.
+    Stopped,
+}
+
+/// The end that a gang is led to, and what to tell of it. Durable before anything is stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Verdict {
+    /// How it ends.
+    pub(crate) end: End,
+    /// Exit code of the first pod that failed.
+    #[serde(default)]
+    pub(crate) exit_code: i32,
+    /// Words for a person.
+    #[serde(default)]
+    pub(crate) message: String,
+    /// When user code first started.
+    #[serde(default)]
+    pub(crate) started: Option<UnixMillis>,
+}
+
+/// What must survive a crash, per gang. Everything else is in the cluster or comes from the hub.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    /// Which gang.
+    pub(crate) gang: GangId,
+    /// The highest epoch ever seen of it.
+    pub(crate) epoch: Epoch,
+    /// What is wanted.
+    pub(crate) desired: Desired,
+    /// When the epoch was accepted, by this machine's wall clock.
+    pub(crate) accepted: UnixMillis,
+    /// From then to running.
+    pub(crate) place_timeout: Millis,
+    /// From SIGTERM to SIGKILL.
+    pub(crate) grace: Millis,
+    /// Its pool.
+    pub(crate) pool: String,
+    /// The end it is led to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) verdict: Option<Verdict>,
+    /// When that end was proved: nothing of it runs, and nothing of this epoch ever will.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended: Option<UnixMillis>,
+}
+
+impl Record {
+    /// The gang and epoch of this record.
+    #[must_use]
+    pub(crate) fn key(&self) -> GangKey {
+        GangKey {
+            gang: self.gang,
+            epoch: self.epoch,
+        }
+    }
+}
+
+/// Where a gang without a verdict is. In memory only: after a restart it follows from what the
+/// cluster shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It needs a place.
+    Waiting,
+    /// A bind was sent; the gang has not been seen yet.
+    Binding,
+    /// It has been seen.
+    Live,
+    /// It is being undone, to be placed on other nodes.
+    PlaceAgain,
+}
+
+/// One gang in the agent's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Gang {
+    /// The durable part.
+    pub(crate) record: Record,
+    /// The order; `None` after a restart until the hub repeats it.
+    pub(crate) order: Option<Arc<RunOrder>>,
+    /// Where it is.
+    pub(crate) phase: Phase,
+    /// The step under its epoch.
+    pub(crate) attempt: u32,
+}
+
+/// What is known of a gang at the moment of a decision.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight<'a> {
+    /// The gang under its epoch, in the cluster.
+    pub(crate) own: Option<&'a GangSeen>,
+    /// The same gang under older epochs.
+    pub(crate) older: Vec<&'a GangSeen>,
+    /// A request about it is under way; its answer comes first.
+    pub(crate) in_flight: bool,
+    /// The cluster took a stop of it and has not answered `Gone` since.
+    pub(crate) asked: bool,
+    /// The cluster said `Gone` after the newest bind.
+    pub(crate) gone: bool,
+    /// The hub has been shown how it ended.
+    pub(crate) told: bool,
+}
+
+/// What to do for a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Find nodes for it and bind it there.
+    Place,
+    /// Stop this epoch of it.
+    Stop(GangKey, Millis),
+    /// Drop its record.
+    Forget,
+}
+
+/// The decision for one gang. A changed verdict or end is made durable before the actions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Where it is next.
+    pub(crate) phase: Phase,
+    /// The step that its next bind has.
+    pub(crate) attempt: u32,
+    /// The end it is led to.
+    pub(crate) verdict: Option<Verdict>,
+    /// When that was proved.
+    pub(crate) ended: Option<UnixMillis>,
+    /// What to do.
+    pub(crate) actions: Vec<Action>,
+    /// When to look again though nothing happens.
+    pub(crate) wake: Option<UnixMillis>,
+}
+
+/// What to do about `gang`, seen like this, at `now`.
+#[must_use]
+pub(crate) fn step(gang: &Gang, sight: &Sight<'_>, now: UnixMillis) -> Turn {
+    let mut turn = Turn {
+        phase: gang.phase,
+        attempt: gang.attempt,
+        verdict: gang.record.verdict.clone(),
+        ended: gang.record.ended,
+        actions: Vec::new(),
+        wake: None,
+    };
+    stop_older(gang, sight, &mut turn);
+    if turn.ended.is_some() {
+        forget(gang, sight, &mut turn);
+        return turn;
+    }
+    if let Some(own) = sight.own
+        && matches!(turn.phase, Phase::Waiting | Phase::Binding)
+    {
+        turn.phase = Phase::Live;
+        turn.attempt = own.attempt;
+    }
+    if turn.verdict.is_none() {
+        turn.verdict = judge(gang, turn.phase, sight, now);
+    }
+    if turn.verdict.is_some() {
+        undo(gang, sight, now, &mut turn);
+        return turn;
+    }
+    match turn.phase {
+        Phase::Waiting => {
+            let ready = sight.older.is_empty() && !sight.in_flight && gang.order.is_some();
+            if ready {
+                turn.actions.push(Action::Place);
+            }
+        }
+        Phase::Binding => {}
+        Phase::Live => {
+            if sight.own.is_some_and(|own| rejection(own).is_some()) {
+                turn.phase = Phase::PlaceAgain;
+                place_again(gang, sight, &mut turn);
+            }
+        }
+        Phase::PlaceAgain => place_again(gang, sight, &mut turn),
+    }
+    turn.wake = next_deadline(gang, sight.own);
+    turn
+}
+
+/// An older epoch must be dead before anything of this one starts, and before this one is said
+/// to have ended.
+fn stop_older(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
+    // A found gang that nobody gave an order about is left as it is, whatever its epochs.
+    if gang.record.desired == Desired::Adopted {
+        return;
+    }
+    for older in sight.older.iter().filter(|older| !older.stopping) {
+        turn.actions
+            .push(Action::Stop(older.key, older.terms.grace));
+    }
+}
+
+fn forget(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
+    if gang.record.desired != Desired::Stop || !sight.told || sight.in_flight {
+        return;
+    }
+    match sight.own {
+        Some(own) if own.stopping || sight.asked => {}
+        Some(_) => turn
+            .actions
+            .push(Action::Stop(gang.record.key(), gang.record.grace)),
+        None if sight.older.is_empty() => turn.actions.push(Action::Forget),
+        None => {}
+    }
+}
+
+/// Leads to the end: nothing of this epoch, or an older one, may be left that can run.
+fn undo(gang: &Gang, sight: &Sight<'_>, now: UnixMillis, turn: &mut Turn) {
+    if sight.in_flight {
+        return;
+    }
+    let adopted = gang.record.desired == Desired::Adopted;
+    let over = match sight.own {
+        Some(own) => over(own),
+        None => sight.gone,
+    };
+    if over && (adopted || sight.older.is_empty()) {
+        let last = sight
+            .own
+            .and_then(|own| own.pods.iter().filter_map(|pod| pod.ended).max());
+        turn.ended = Some(last.unwrap_or(now));
+        // The proof may be what a told hub waited for to let it go.
+        return;
+    }
+    let stopping = sight.asked || sight.own.is_some_and(|own| own.stopping);
+    if !over && !stopping {
+        turn.actions
+            .push(Action::Stop(gang.record.key(), gang.record.grace));
+    }
+}
+
+fn place_again(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
+    if sight.in_flight {
+        return;
+    }
+    if sight.own.is_none() && sight.gone {
+        turn.phase = Phase::Waiting;
+        turn.attempt = gang.attempt.saturating_add(1);
+        turn.actions.push(Action::Place);
+    } else if !sight.asked && !sight.own.is_some_and(|own| own.stopping) {
+        turn.actions
+            .push(Action::Stop(gang.record.key(), gang.record.grace));
+    }
+}
+
+/// True when no pod can run any more.
+fn over(own: &GangSeen) -> bool {
+    own.pods.iter().all(|pod| pod.phase.ended())
+}
+
+fn rejection(own: &GangSeen) -> Option<&PodSeen> {
+    own.pods
+        .iter()
+        .find(|pod| matches!(pod.phase, PodPhase::Rejected { .. }))
+}
+
+/// When user code first started.
+#[must_use]
+pub(crate) fn started(own: &GangSeen) -> Option<UnixMillis> {
+    own.pods.iter().filter_map(|pod| pod.started).min()
+}
+
+/// True when every member runs, or has run and ended well.
+fn running(own: &GangSeen) -> bool {
+    let runs = |pod: &PodSeen| matches!(pod.phase, PodPhase::Running | PodPhase::Succeeded);
+    !own.pods.is_empty() && own.pods.iter().all(runs)
+}
+
+/// Whether the gang must end, and how.
+fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Option<Verdict> {
+    let record = &gang.record;
+    let started = sight.own.and_then(started);
+    let verdict = |end, exit_code, message: String| Verdict {
+        end,
+        exit_code,
+        message,
+        started,
+    };
+    let failed = |failure, message| Some(verdict(End::Failed(failure), 0, message));
+    if let Some(own) = sight.own
+        && !own.pods.is_empty()
+        && own.pods.iter().all(|pod| pod.phase == PodPhase::Succeeded)
+    {
+        return Some(verdict(End::Succeeded, 0, String::new()));
+    }
+    match record.desired {
+        Desired::Stop => return Some(verdict(End::Stopped, 0, String::new())),
+        Desired::Adopted if !sight.own.is_some_and(over) => return None,
+        Desired::Adopted | Desired::Run => {}
+    }
+    if let Some(own) = sight.own {
+        if let Some(verdict) = failed_pod(own, gang.attempt.max(own.attempt)) {
+            return Some(Verdict { started, ..verdict });
+        }
+        if own.stopping && phase != Phase::PlaceAgain && rejection(own).is_none() {
+            return failed(
+                Failure::Interrupted,
+                "its pods are being removed".to_owned(),
+            );
+        }
+        if let (Some(limit), Some(started)) = (own.terms.max_runtime, started)
+            && now >= started.after(limit)
+        {
+            return failed(
+                Failure::RuntimeExceeded,
+                format!("still running after {limit}"),
+            );
+        }
+    } else if phase == Phase::Live && !sight.in_flight {
+        return failed(Failure::Interrupted, "its pods were removed".to_owned());
+    }
+    if !sight.own.is_some_and(running) && now >= record.accepted.after(record.place_timeout) {
+        let limit = record.place_timeout;
+        return failed(
+            Failure::PlaceTimeout,
+            format!("not every member ran within {limit}"),
+        );
+    }
+    None
+}
+
+/// The verdict that a pod's end calls for.
+fn failed_pod(own: &GangSeen, attempt: u32) -> Option<Verdict> {
+    let verdict = |failure, exit_code, pod: &PodSeen, reason: &str| Verdict {
+        end: End::Failed(failure),
+        exit_code,
+        message: format!("pod {} on node {}: {reason}", pod.name, pod.node),
+        started: None,
+    };
+    // The earliest failure is the cause; what fell after it is the consequence.
+    let failed = own
+        .pods
+        .iter()
+        .filter(|pod| matches!(pod.phase, PodPhase::Failed { .. }));
+    if let Some(pod) = failed.min_by_key(|pod| pod.ended)
+        && let PodPhase::Failed { exit_code, reason } = &pod.phase
+        && !(own.stopping && rejection(own).is_some())
+    {
+        let failure = match (reason.as_str(), pod.started) {
+            ("NodeLost" | "DeviceFailed", _) => Failure::NodeLost,
+            (_, None) => Failure::PlacementRefused,
+            (_, Some(_)) => Failure::ExitCode,
+        };
+        return Some(verdict(failure, *exit_code, pod, reason));
+    }
+    let pod = rejection(own).filter(|_| attempt + 1 >= MAX_ATTEMPTS)?;
+    let PodPhase::Rejected { reason } = &pod.phase else {
+        return None;
+    };
+    Some(verdict(Failure::PlacementRefused, 0, pod, reason))
+}
+
+/// When time alone changes the decision.
+fn next_deadline(gang: &Gang, own: Option<&GangSeen>) -> Option<UnixMillis> {
+    if gang.record.desired == Desired::Adopted {
+        return None;
+    }
+    let limit = own.and_then(|own| Some(started(own)?.after(own.terms.max_runtime?)));
+    let placed = own.is_some_and(running);
+    let placing = (!placed).then(|| gang.record.accepted.after(gang.record.place_timeout));
+    limit.into_iter().chain(placing).min()
+}
+
+/// The step that the hub is told.
+#[must_use]
+pub(crate) fn wire_step(gang: &Gang, own: Option<&GangSeen>) -> GangStep {
+    if let (Some(_), Some(verdict)) = (gang.record.ended, &gang.record.verdict) {
+        return match verdict.end {
+            End::Succeeded => GangStep::Succeeded,
+            End::Failed(_) => GangStep::Failed,
+            End::Stopped => GangStep::Stopped,
+        };
+    }
+    if gang.record.verdict.is_some() {
+        return GangStep::Stopping;
+    }
+    match own {
+        Some(_) if gang.phase == Phase::PlaceAgain => GangStep::Accepted,
+        Some(own) if running(own) => GangStep::Running,
+        // A found gang runs until all of it has ended, whatever became of some members.
+        Some(own) if gang.record.desired == Desired::Adopted && started(own).is_some() => {
+            GangStep::Running
+        }
+        Some(own) if own.pods.iter().all(|pod| pod.phase.admitted()) => GangStep::Bound,
+        Some(_) | None => GangStep::Accepted,
+    }
+}
+
+#[cfg(test)]
+#[path = "gangs_tests.rs"]
+mod tests;

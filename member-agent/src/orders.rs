@@ -1,0 +1,362 @@
+//! The hub's orders, checked: from wire messages to what the agent acts on.
+//!
+//! Owns the checks of one placement intent and the pod templates of a session. What comes in is
+//! never trusted: whatever is missing, malformed or unknown is an error that names it. Never
+//! looks at fences (see `fences`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use meridian_api::units::{Millis, Resources};
+use meridian_policies::model::{GangShape, RoleShape};
+use meridian_proto::convert::{self, Malformed};
+use meridian_proto::v1;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::backend::{GangKey, GangTerms, RoleOrder};
+
+/// Most pods of one gang: the largest jobs published ran on some 24,000 GPUs, with a pod per GPU.
+const MAX_PODS: u64 = 32_768;
+/// Most roles of one gang.
+const MAX_ROLES: usize = 64;
+/// Templates of one session, in bytes: 64 MiB are a few thousand large ones. A hub that sends
+/// more ends the session, and the next begins with none.
+const MAX_TEMPLATE_BYTES: usize = 64 * 1024 * 1024;
+/// From acceptance to running when the order does not say: images of tens of gigabytes come in.
+const DEFAULT_PLACE_TIMEOUT: Millis = Millis::seconds(600);
+/// From SIGTERM to SIGKILL when the order does not say, as in Kubernetes.
+pub(crate) const DEFAULT_GRACE: Millis = Millis::seconds(30);
+
+/// A gang to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunOrder {
+    /// Which, under which epoch.
+    pub(crate) key: GangKey,
+    /// Its terms, pool included.
+    pub(crate) terms: GangTerms,
+    /// What must start together.
+    pub(crate) shape: GangShape,
+    /// Pods per role.
+    pub(crate) pods: Vec<u32>,
+    /// What the pods are made from.
+    pub(crate) roles: Vec<RoleOrder>,
+    /// From acceptance to running.
+    pub(crate) place_timeout: Millis,
+    /// Labels of every pod.
+    pub(crate) labels: IndexMap<String, String>,
+    /// W3C trace context of the submit.
+    pub(crate) traceparent: String,
+}
+
+/// What the hub wants of one gang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// It runs.
+    Run(Box<RunOrder>),
+    /// It is stopped.
+    Stop {
+        /// Which, under which epoch.
+        key: GangKey,
+        /// From SIGTERM to SIGKILL, when other than the gang's own.
+        grace: Option<Millis>,
+        /// Why, from the closed list of reasons.
+        reason: String,
+    },
+}
+
+/// An order that cannot be understood. It has no effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadOrder {
+    /// A part is missing or wrong.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// A role's template was never sent in this session.
+    #[error("role {role:?} names template {hash}, which was not sent in this session")]
+    UnknownTemplate {
+        /// The role.
+        role: String,
+        /// The hash, in hexadecimal.
+        hash: String,
+    },
+    /// A template is not what its hash says.
+    #[error("template {claimed} has hash {found}")]
+    WrongHash {
+        /// The hash that was sent.
+        claimed: String,
+        /// The hash of what was sent.
+        found: String,
+    },
+    /// A template is not a JSON object.
+    #[error("template {0} is not a JSON object")]
+    NotAnObject(String),
+    /// Too many or too large templates for one session.
+    #[error("templates of this session exceed {MAX_TEMPLATE_BYTES} bytes")]
+    TooManyTemplates,
+    /// A topology rule names no role of the gang.
+    #[error("topology rule for role {0:?}, which the gang does not have")]
+    UnknownRole(String),
+}
+
+/// Pod templates of one session, by SHA-256 of their canonical JSON.
+#[derive(Debug, Default)]
+pub(crate) struct Templates {
+    known: BTreeMap<[u8; 32], Arc<Value>>,
+    bytes: usize,
+}
+
+impl Templates {
+    /// Takes one; the same again changes nothing.
+    pub(crate) fn take(&mut self, template: &v1::Template) -> Result<(), BadOrder> {
+        let found: [u8; 32] = Sha256::digest(&template.json).into();
+        if template.sha256.as_ref() != found {
+            let (claimed, found) = (hex(&template.sha256), hex(&found));
+            return Err(BadOrder::WrongHash { claimed, found });
+        }
+        if self.known.contains_key(&found) {
+            return Ok(());
+        }
+        self.bytes = self.bytes.saturating_add(template.json.len());
+        if self.bytes > MAX_TEMPLATE_BYTES {
+            return Err(BadOrder::TooManyTemplates);
+        }
+        let value: Value = serde_json::from_slice(&template.json)
+            .map_err(|_| BadOrder::NotAnObject(hex(&found)))?;
+        if !value.is_object() {
+            return Err(BadOrder::NotAnObject(hex(&found)));
+        }
+        self.known.insert(found, Arc::new(value));
+        Ok(())
+    }
+
+    fn get(&self, role: &v1::RoleIntent) -> Result<Arc<Value>, BadOrder> {
+        let known = <[u8; 32]>::try_from(role.template_sha256.as_ref());
+        let known = known.ok().and_then(|hash| self.known.get(&hash));
+        known.cloned().ok_or_else(|| BadOrder::UnknownTemplate {
+            role: role.name.clone(),
+            hash: hex(&role.template_sha256),
+        })
+    }
+}
+
+/// The gang and epoch that an intent is about.
+pub(crate) fn key(placement: &v1::PlacementIntent) -> Result<GangKey, Malformed> {
+    Ok(GangKey {
+        gang: convert::gang(placement.gang.as_ref())?,
+        epoch: convert::epoch(placement.epoch)?,
+    })
+}
+
+/// Checks one placement intent.
+pub(crate) fn wish(
+    placement: &v1::PlacementIntent,
+    templates: &Templates,
+) -> Result<Wish, BadOrder> {
+    let key = key(placement)?;
+    let grace = nonzero(placement.grace_ms);
+    match placement.desired() {
+        v1::Desired::Run => {
+            let grace = grace.unwrap_or(DEFAULT_GRACE);
+            run(key, grace, placement, templates).map(|order| Wish::Run(Box::new(order)))
+        }
+        v1::Desired::Stop => Ok(Wish::Stop {
+            key,
+            grace,
+            reason: placement.stop_reason.clone(),
+        }),
+        v1::Desired::Unspecified => Err(Malformed::Missing("desired").into()),
+    }
+}
+
+fn run(
+    key: GangKey,
+    grace: Millis,
+    placement: &v1::PlacementIntent,
+    templates: &Templates,
+) -> Result<RunOrder, BadOrder> {
+    check_size(placement)?;
+    let mut shapes = Vec::new();
+    let mut roles = Vec::new();
+    for role in &placement.roles {
+        let request: Resources = role
+            .per_pod
+            .ok_or(Malformed::Missing("placement.roles.per_pod"))?
+            .into();
+        roles.push(RoleOrder {
+            name: role.name.clone(),
+            request,
+            template: templates.get(role)?,
+        });
+        shapes.push(RoleShape {
+            name: role.name.clone(),
+            per_pod: request,
+            min: role.pods,
+            max: role.pods,
+            step: 1,
+            required: None,
+            preferred: None,
+        });
+    }
+    for rule in &placement.topology {
+        let shape = shapes.iter_mut().find(|shape| shape.name == rule.role);
+        let shape = shape.ok_or_else(|| BadOrder::UnknownRole(rule.role.clone()))?;
+        let level = |name: &String| (!name.is_empty()).then(|| name.clone());
+        (shape.required, shape.preferred) = (level(&rule.required), level(&rule.preferred));
+    }
+    Ok(RunOrder {
+        key,
+        terms: GangTerms {
+            pool: placement.pool.clone(),
+            namespace: placement.namespace.clone(),
+            job: placement.job.clone(),
+            grace,
+            max_runtime: nonzero(placement.max_runtime_ms),
+        },
+        shape: GangShape { roles: shapes },
+        pods: placement.roles.iter().map(|role| role.pods).collect(),
+        roles,
+        place_timeout: nonzero(placement.place_timeout_ms).unwrap_or(DEFAULT_PLACE_TIMEOUT),
+        labels: placement.labels.clone().into_iter().collect(),
+        traceparent: placement.traceparent.clone(),
+    })
+}
+
+fn check_size(placement: &v1::PlacementIntent) -> Result<(), Malformed> {
+    let wrong = |what, found: String, expected| Malformed::Wrong {
+        what,
+        found,
+        expected,
+    };
+    if placement.pool.is_empty() {
+        return Err(Malformed::Missing("placement.pool"));
+    }
+    let pods: u64 = placement
+        .roles
+        .iter()
+        .map(|role| u64::from(role.pods))
+        .sum();
+    if pods == 0 || pods > MAX_PODS {
+        return Err(wrong(
+            "placement.roles.pods",
+            pods.to_string(),
+            "1 to 32768 pods in all",
+        ));
+    }
+    if placement.roles.len() > MAX_ROLES {
+        let found = placement.roles.len().to_string();
+        return Err(wrong("placement.roles", found, "at most 64"));
+    }
+    let mut names: Vec<&str> = placement
+        .roles
+        .iter()
+        .map(|role| role.name.as_str())
+        .collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(wrong(
+            "placement.roles.name",
+            pair[0].to_owned(),
+            "named once",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn nonzero(millis: u64) -> Option<Millis> {
+    (millis > 0).then_some(Millis(millis))
+}
+
+/// Bytes in hexadecimal, at most a hash long.
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .take(32)
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(json: &str) -> v1::Template {
+        let sha256 = Sha256::digest(json).to_vec().into();
+        v1::Template {
+            sha256,
+            json: json.as_bytes().to_vec().into(),
+        }
+    }
+
+    fn placement(template: &v1::Template) -> v1::PlacementIntent {
+        let per_pod = Some(v1::Resources {
+            milli_gpus: 8000,
+            milli_cpus: 1,
+            memory_mib: 1,
+        });
+        v1::PlacementIntent {
+            gang: Some(v1::Gang {
+                job: vec![7; 16].into(),
+                index: 0,
+            }),
+            epoch: 1,
+            desired: v1::Desired::Run.into(),
+            pool: "h100".to_owned(),
+            roles: vec![v1::RoleIntent {
+                name: "worker".to_owned(),
+                pods: 4,
+                per_pod,
+                template_sha256: template.sha256.clone(),
+            }],
+            ..v1::PlacementIntent::default()
+        }
+    }
+
+    #[test]
+    fn a_whole_order_is_understood() {
+        let (mut templates, json) = (Templates::default(), template("{\"spec\":{}}"));
+        templates.take(&json).expect("its hash is right");
+        let Ok(Wish::Run(order)) = wish(&placement(&json), &templates) else {
+            panic!("understood")
+        };
+        assert_eq!((order.pods, order.terms.grace), (vec![4], DEFAULT_GRACE));
+        assert_eq!(order.place_timeout, DEFAULT_PLACE_TIMEOUT);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let (mut templates, json) = (Templates::default(), template("{}"));
+        let unknown = wish(&placement(&json), &templates).expect_err("never sent");
+        assert!(matches!(unknown, BadOrder::UnknownTemplate { .. }));
+        let forged = v1::Template {
+            json: b"{ }".to_vec().into(),
+            ..json.clone()
+        };
+        assert!(matches!(
+            templates.take(&forged),
+            Err(BadOrder::WrongHash { .. })
+        ));
+        assert!(matches!(
+            templates.take(&template("7")),
+            Err(BadOrder::NotAnObject(_))
+        ));
+        templates.take(&json).expect("its hash is right");
+        let bad = |change: fn(&mut v1::PlacementIntent)| {
+            let mut placement = placement(&json);
+            change(&mut placement);
+            wish(&placement, &templates).expect_err("wrong").to_string()
+        };
+        assert_eq!(bad(|p| p.epoch = 0), "epoch is missing");
+        assert_eq!(bad(|p| p.desired = 0), "desired is missing");
+        assert_eq!(bad(|p| p.pool.clear()), "placement.pool is missing");
+        assert!(bad(|p| p.roles[0].pods = 0).contains("1 to 32768"));
+        assert!(bad(|p| p.roles.push(p.roles[0].clone())).contains("named once"));
+        let rule = "topology rule for role \"x\", which the gang does not have";
+        let other = |p: &mut v1::PlacementIntent| {
+            p.topology = vec![v1::TopologyRule {
+                role: "x".to_owned(),
+                ..Default::default()
+            }];
+        };
+        assert_eq!(bad(other), rule);
+    }
+}

@@ -1,0 +1,279 @@
+//! What the agent believes of its cluster: nodes, gangs, and the room that is left.
+//!
+//! Owns the last word of the cluster's watch and the room taken by binds that the watch has not
+//! shown yet. Never asks the cluster, and never decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meridian_api::ids::{Epoch, GangId};
+use meridian_api::units::Resources;
+use meridian_policies::nodes::Node;
+
+use crate::backend::{
+    ClusterEvent, GangKey, GangSeen, NodeHealth, NodeSeen, PodSeen, PoolSeen, Snapshot,
+};
+
+/// What a gang takes: one entry per pod, node and request.
+pub(crate) type Holds = Vec<(String, Resources)>;
+
+/// What an update touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Touched {
+    /// Pools whose shapes may differ.
+    pub(crate) pools: BTreeSet<String>,
+    /// Gangs that may look different.
+    pub(crate) gangs: BTreeSet<GangId>,
+    /// Gang and epoch pairs of which nothing is left.
+    pub(crate) gone: Vec<GangKey>,
+    /// Room came free, or may have.
+    pub(crate) freed: bool,
+}
+
+/// The cluster as last seen.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    pools: BTreeMap<String, PoolSeen>,
+    nodes: BTreeMap<String, NodeSeen>,
+    nodes_of: BTreeMap<String, BTreeSet<String>>,
+    gangs: BTreeMap<GangKey, GangSeen>,
+    holds: BTreeMap<GangKey, Holds>,
+    held: BTreeMap<String, Resources>,
+}
+
+impl View {
+    /// Takes a whole snapshot: what it does not name is not there. Binds that were not shown yet
+    /// keep their room.
+    pub(crate) fn reset(&mut self, snapshot: Snapshot) -> Touched {
+        let mut touched = Touched {
+            freed: true,
+            ..Touched::default()
+        };
+        touched.pools.extend(self.pools.keys().cloned());
+        self.pools = snapshot
+            .pools
+            .into_iter()
+            .map(|pool| (pool.name.clone(), pool))
+            .collect();
+        touched.pools.extend(self.pools.keys().cloned());
+        let nodes: BTreeSet<&String> = snapshot.nodes.iter().map(|node| &node.name).collect();
+        let lost = self.nodes.keys().filter(|name| !nodes.contains(name));
+        for name in lost.cloned().collect::<Vec<_>>() {
+            self.drop_node(&name, &mut touched);
+        }
+        let gangs: BTreeSet<GangKey> = snapshot.gangs.iter().map(|gang| gang.key).collect();
+        let ended = self.gangs.keys().filter(|key| !gangs.contains(key));
+        for key in ended.copied().collect::<Vec<_>>() {
+            self.drop_gang(key, &mut touched);
+        }
+        for node in snapshot.nodes {
+            self.take_node(node, &mut touched);
+        }
+        for gang in snapshot.gangs {
+            self.take_gang(gang, &mut touched);
+        }
+        touched
+    }
+
+    /// Takes one change.
+    pub(crate) fn apply(&mut self, event: ClusterEvent) -> Touched {
+        let mut touched = Touched::default();
+        match event {
+            ClusterEvent::Node(node) => self.take_node(node, &mut touched),
+            ClusterEvent::NodeGone(name) => self.drop_node(&name, &mut touched),
+            ClusterEvent::Gang(gang) => self.take_gang(*gang, &mut touched),
+            ClusterEvent::GangGone(key) => self.drop_gang(key, &mut touched),
+        }
+        touched
+    }
+
+    /// Takes room for a bind that was sent.
+    pub(crate) fn reserve(&mut self, key: GangKey, holds: Holds) -> Touched {
+        let mut touched = Touched::default();
+        if !self.gangs.contains_key(&key) {
+            self.set_holds(key, holds, &mut touched);
+        }
+        touched
+    }
+
+    /// Gives back the room of a bind that did not happen.
+    pub(crate) fn release(&mut self, key: GangKey) -> Touched {
+        let mut touched = Touched::default();
+        if !self.gangs.contains_key(&key) {
+            self.set_holds(key, Vec::new(), &mut touched);
+        }
+        touched
+    }
+
+    fn take_node(&mut self, node: NodeSeen, touched: &mut Touched) {
+        touched.freed = true;
+        touched.pools.insert(node.pool.clone());
+        if let Some(before) = self.nodes.get(&node.name)
+            && before.pool != node.pool
+        {
+            touched.pools.insert(before.pool.clone());
+            if let Some(names) = self.nodes_of.get_mut(&before.pool) {
+                names.remove(&node.name);
+            }
+        }
+        self.nodes_of
+            .entry(node.pool.clone())
+            .or_default()
+            .insert(node.name.clone());
+        self.nodes.insert(node.name.clone(), node);
+    }
+
+    fn drop_node(&mut self, name: &str, touched: &mut Touched) {
+        let Some(node) = self.nodes.remove(name) else {
+            return;
+        };
+        if let Some(names) = self.nodes_of.get_mut(&node.pool) {
+            names.remove(name);
+        }
+        touched.pools.insert(node.pool);
+    }
+
+    fn take_gang(&mut self, gang: GangSeen, touched: &mut Touched) {
+        touched.gangs.insert(gang.key.gang);
+        let live = gang.pods.iter().filter(|pod| !pod.phase.ended());
+        let holds = live.map(|pod| (pod.node.clone(), pod.request)).collect();
+        self.set_holds(gang.key, holds, touched);
+        self.gangs.insert(gang.key, gang);
+    }
+
+    fn drop_gang(&mut self, key: GangKey, touched: &mut Touched) {
+        touched.gangs.insert(key.gang);
+        touched.gone.push(key);
+        // A bind that is newer than this word may hold room under the same key.
+        if self.gangs.remove(&key).is_some() {
+            self.set_holds(key, Vec::new(), touched);
+        }
+    }
+
+    fn set_holds(&mut self, key: GangKey, holds: Holds, touched: &mut Touched) {
+        let before = self.holds.remove(&key).unwrap_or_default();
+        if before == holds {
+            if !holds.is_empty() {
+                self.holds.insert(key, holds);
+            }
+            return;
+        }
+        touched.gangs.insert(key.gang);
+        for (node, amount) in &before {
+            self.touch_pool_of(node, touched);
+            if let Some(held) = self.held.get_mut(node) {
+                *held = minus(*held, *amount);
+            }
+        }
+        touched.freed |= !before.is_empty();
+        for (node, amount) in &holds {
+            self.touch_pool_of(node, touched);
+            let held = self.held.entry(node.clone()).or_default();
+            *held = plus(*held, *amount);
+        }
+        if !holds.is_empty() {
+            self.holds.insert(key, holds);
+        }
+    }
+
+    fn touch_pool_of(&self, node: &str, touched: &mut Touched) {
+        if let Some(node) = self.nodes.get(node) {
+            touched.pools.insert(node.pool.clone());
+        }
+    }
+
+    /// A gang under one epoch.
+    #[must_use]
+    pub(crate) fn gang(&self, key: GangKey) -> Option<&GangSeen> {
+        self.gangs.get(&key)
+    }
+
+    /// Every gang and epoch that was seen.
+    pub(crate) fn gangs(&self) -> impl Iterator<Item = &GangSeen> {
+        self.gangs.values()
+    }
+
+    /// The same gang under older epochs.
+    #[must_use]
+    pub(crate) fn older(&self, key: GangKey) -> Vec<&GangSeen> {
+        let from = GangKey {
+            epoch: Epoch(0),
+            ..key
+        };
+        self.gangs.range(from..key).map(|(_, gang)| gang).collect()
+    }
+
+    /// What a gang takes.
+    #[must_use]
+    pub(crate) fn holds(&self, key: GangKey) -> &[(String, Resources)] {
+        self.holds.get(&key).map_or(&[], Vec::as_slice)
+    }
+
+    /// A pool.
+    #[must_use]
+    pub(crate) fn pool(&self, name: &str) -> Option<&PoolSeen> {
+        self.pools.get(name)
+    }
+
+    /// Names of all pools.
+    pub(crate) fn pools(&self) -> impl Iterator<Item = &str> {
+        self.pools.keys().map(String::as_str)
+    }
+
+    /// A node.
+    #[must_use]
+    pub(crate) fn node(&self, name: &str) -> Option<&NodeSeen> {
+        self.nodes.get(name)
+    }
+
+    /// The nodes of a pool.
+    pub(crate) fn nodes_of(&self, pool: &str) -> impl Iterator<Item = &NodeSeen> {
+        let names = self.nodes_of.get(pool).into_iter().flatten();
+        names.filter_map(|name| self.nodes.get(name))
+    }
+
+    /// The nodes of a pool with the room left on each.
+    #[must_use]
+    pub(crate) fn places(&self, pool: &str) -> Vec<Node> {
+        let place = |node: &NodeSeen| Node {
+            name: node.name.clone(),
+            domains: node.domains.clone(),
+            allocatable: node.allocatable,
+            free: self.free(node),
+            ready: node.health == NodeHealth::Ready,
+        };
+        self.nodes_of(pool).map(place).collect()
+    }
+
+    /// Room left on a node.
+    #[must_use]
+    pub(crate) fn free(&self, node: &NodeSeen) -> Resources {
+        let held = self.held.get(&node.name).copied().unwrap_or_default();
+        minus(node.allocatable, plus(held, node.foreign))
+    }
+}
+
+/// Pods of a gang whose user code runs.
+#[must_use]
+pub(crate) fn pods_running(gang: &GangSeen) -> u32 {
+    let running = |pod: &&PodSeen| pod.phase == crate::backend::PodPhase::Running;
+    u32::try_from(gang.pods.iter().filter(running).count()).unwrap_or(u32::MAX)
+}
+
+/// Sum that stops at the largest value.
+#[must_use]
+pub(crate) fn plus(a: Resources, b: Resources) -> Resources {
+    Resources {
+        gpus: a.gpus.saturating_add(b.gpus),
+        cpu: a.cpu.saturating_add(b.cpu),
+        memory: a.memory.saturating_add(b.memory),
+    }
+}
+
+/// Difference that stops at zero.
+fn minus(a: Resources, b: Resources) -> Resources {
+    Resources {
+        gpus: a.gpus.saturating_sub(b.gpus),
+        cpu: a.cpu.saturating_sub(b.cpu),
+        memory: a.memory.saturating_sub(b.memory),
+    }
+}
