@@ -29,7 +29,7 @@ as_root() {
 
 # Installs Debian packages, quietly unless that fails.
 apt_install() {
-    command -v apt-get >/dev/null || return 1
+    command -v apt-get >/dev/null && as_root true || return 1
     echo "setup: installing $*"
     local log
     log="$(mktemp)"
