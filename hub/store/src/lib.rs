@@ -6,6 +6,7 @@
 
 mod batch;
 pub mod embedded;
+pub mod etcd;
 mod faults;
 mod feed;
 pub mod keys;
@@ -16,6 +17,7 @@ mod mvcc;
 
 pub use batch::Batcher;
 pub use embedded::{Durability, EmbeddedOptions, EmbeddedStore, Execution};
+pub use etcd::{EtcdOptions, EtcdStore};
 pub use faults::Faults;
 pub use memory::MemoryStore;
 pub use metrics::Metered;
