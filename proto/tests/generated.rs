@@ -41,6 +41,7 @@ fn generated_code_is_fresh() {
     let kept = std::fs::read_to_string(&kept).unwrap_or_default();
     assert!(
         kept == fresh,
-        "src/gen/{GENERATED} is out of date: run MERIDIAN_WRITE_GENERATED=1 cargo test -p meridian-proto"
+        "src/gen/{GENERATED} is out of date: \
+         run MERIDIAN_WRITE_GENERATED=1 cargo test -p meridian-proto"
     );
 }

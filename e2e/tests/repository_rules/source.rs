@@ -111,7 +111,10 @@ const BANS: &[Ban] = &[
 
 /// True for files that are test code as a whole.
 fn is_test_file(path: &str) -> bool {
-    path.contains("/tests/") || path.contains("/benches/") || path.ends_with("/tests.rs")
+    let folders = ["/tests/", "/benches/"];
+    let names = ["/tests.rs", "_tests.rs"];
+    folders.iter().any(|folder| path.contains(folder))
+        || names.iter().any(|name| path.ends_with(name))
 }
 
 fn missing_header(file: &File) -> Vec<Finding> {

@@ -41,7 +41,7 @@ impl Clock {
         Self(Arc::new(Source::Real))
     }
 
-    /// Starts at `wall` and runs `scale` times as fast as the runtime's time. Call within a runtime.
+    /// Starts at `wall` and runs `scale` times as fast as the runtime's time. Call within one.
     #[must_use]
     pub fn scaled(wall: UnixMillis, scale: NonZeroU32) -> Self {
         Self(Arc::new(Source::Scaled {
