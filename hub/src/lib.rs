@@ -1,1 +1,30 @@
-//! hub
+//! The hub: the truth and its rounds.
+//!
+//! Owns the decision loop, agent sessions, leadership and the user services, and puts the store
+//! and the API server together. Never talks to a member cluster: agents do.
+
+mod admission;
+mod commit;
+pub mod config;
+mod decider;
+mod decision;
+mod explanations;
+pub mod fence;
+mod hub;
+pub mod journal;
+mod kinds;
+pub mod leadership;
+pub mod metrics;
+mod model;
+pub mod placement;
+pub mod progress;
+mod questions;
+mod sessions;
+mod settle;
+mod status;
+mod submissions;
+mod templates;
+mod users;
+
+pub use decider::Execution;
+pub use hub::{HubHandle, HubOptions, StartError, start};

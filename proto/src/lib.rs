@@ -4,6 +4,7 @@
 //! one mapping of error codes to gRPC. Decides nothing.
 
 pub mod convert;
+pub mod status;
 
 /// Generated from `proto/meridian/v1`; held fresh by a test.
 #[allow(

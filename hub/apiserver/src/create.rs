@@ -3,13 +3,9 @@
 //! Owns UIDs, generated names, creation times and idempotency records. Never rewrites an object
 //! that exists (see `write`).
 
-use std::collections::BTreeSet;
-
-use bytes::Bytes;
+use futures::StreamExt as _;
 use meridian_store::keys::{ObjectKey, Part};
-use meridian_store::{
-    Compare, MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Op, Operation as StoreCall, Revision, Txn,
-};
+use meridian_store::{Compare, Op, Operation as StoreCall, Revision, StoreError, Txn, TxnResponse};
 use serde_json::{Value, json};
 
 use crate::admission::{Change, DryRun, Operation, Request};
@@ -25,6 +21,10 @@ use crate::write::{self, Draft, MAX_ATTEMPTS};
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Length of a generated suffix: 27^5 = 14 million names per prefix.
 const SUFFIX_LENGTH: usize = 5;
+
+/// Creates of one call that are under way at once: four full transactions of them, which is what
+/// the batcher keeps on its way.
+const MAX_TOGETHER: usize = 128;
 
 /// An object that has passed every check but admission.
 struct Checked {
@@ -63,10 +63,7 @@ impl Resources {
                 Step::Done(written) => return Ok(written),
                 Step::Commit(ready) => ready,
             };
-            let response = self
-                .store()
-                .txn(StoreCall::WriteObject, ready.txn.clone())
-                .await?;
+            let response = self.commit(kind, ready.txn.clone()).await?;
             if response.succeeded {
                 return Ok(ready.written(kind, response.revision));
             }
@@ -77,8 +74,8 @@ impl Resources {
         ))
     }
 
-    /// Makes many objects of a namespace with as few durable writes as they fit in. Each succeeds
-    /// or fails alone; the answers are in the order of `items`.
+    /// Makes many objects of a namespace in few durable writes. Each succeeds or fails alone; the
+    /// answers are in the order of `items`.
     pub async fn create_many(
         &self,
         request: &Request,
@@ -86,72 +83,24 @@ impl Resources {
         namespace: Option<&str>,
         items: Vec<(Value, WriteOptions)>,
     ) -> Vec<Result<Written, ApiStatus>> {
-        let mut answers: Vec<Option<Result<Written, ApiStatus>>> = Vec::new();
-        let mut batch = Batch::default();
-        for (index, (object, options)) in items.iter().enumerate() {
-            answers.push(None);
-            // Writes of these compare one head: they go one after the other.
-            if kind.scope == Scope::Cluster {
-                continue;
-            }
-            let step = match self.checked(kind, namespace, object.clone(), options) {
-                Ok(checked) => self.step(request, kind, &checked, options, 0).await,
-                Err(status) => Err(status),
-            };
-            match step {
-                Err(status) => answers[index] = Some(Err(status)),
-                Ok(Step::Done(written)) => answers[index] = Some(Ok(written)),
-                Ok(Step::Commit(ready)) => {
-                    if !batch.fits(&ready.txn) {
-                        self.commit(kind, std::mem::take(&mut batch), &mut answers)
-                            .await;
-                    }
-                    batch.push(index, *ready);
-                }
-            }
-        }
-        self.commit(kind, batch, &mut answers).await;
-        let mut all = Vec::new();
-        for (answer, (object, options)) in answers.into_iter().zip(items) {
-            all.push(match answer {
-                Some(answer) => answer,
-                None => {
-                    self.create(request, kind, namespace, object, &options)
-                        .await
-                }
-            });
-        }
-        all
+        let creates = items.into_iter().map(|(object, options)| async move {
+            self.create(request, kind, namespace, object, &options)
+                .await
+        });
+        // In the order of the items, and each alive until its answer is there: what waits for
+        // the store together is written together.
+        futures::stream::iter(creates)
+            .buffered(MAX_TOGETHER)
+            .collect()
+            .await
     }
 
-    /// Fills in the answers of what was committed; what lost a race is left for another try.
-    async fn commit(
-        &self,
-        kind: &Kind,
-        batch: Batch,
-        answers: &mut [Option<Result<Written, ApiStatus>>],
-    ) {
-        if batch.ready.is_empty() {
-            return;
-        }
-        let txns = batch
-            .ready
-            .iter()
-            .map(|(_, ready)| ready.txn.clone())
-            .collect();
-        match self.store().txn_batch(StoreCall::Submit, txns).await {
-            Err(error) => {
-                for (index, _) in batch.ready {
-                    answers[index] = Some(Err(error.clone().into()));
-                }
-            }
-            Ok(responses) => {
-                for ((index, ready), response) in batch.ready.into_iter().zip(responses) {
-                    if response.succeeded {
-                        answers[index] = Some(Ok(ready.written(kind, response.revision)));
-                    }
-                }
-            }
+    /// Commits a create. Those of namespaced kinds share durable writes with others that wait;
+    /// those of cluster-scoped ones all compare one head, so that company would not help them.
+    async fn commit(&self, kind: &Kind, txn: Txn) -> Result<TxnResponse, StoreError> {
+        match kind.scope {
+            Scope::Namespaced => self.shared().batcher.txn(txn).await,
+            Scope::Cluster => self.store().txn(StoreCall::WriteObject, txn).await,
         }
     }
 
@@ -369,31 +318,5 @@ impl Ready {
             warnings: self.warnings,
             unchanged: false,
         }
-    }
-}
-
-/// Creates that share one durable write.
-#[derive(Default)]
-struct Batch {
-    ready: Vec<(usize, Ready)>,
-    keys: BTreeSet<Bytes>,
-    operations: usize,
-    bytes: usize,
-}
-
-impl Batch {
-    fn fits(&self, txn: &Txn) -> bool {
-        let free = txn.success.iter().all(|op| !self.keys.contains(op.key()));
-        let operations = self.operations + txn.operations();
-        let bytes = self.bytes + txn.bytes();
-        free && operations <= MAX_TXN_OPERATIONS && bytes <= MAX_TXN_BYTES
-    }
-
-    fn push(&mut self, index: usize, ready: Ready) {
-        self.keys
-            .extend(ready.txn.success.iter().map(|op| op.key().clone()));
-        self.operations += ready.txn.operations();
-        self.bytes += ready.txn.bytes();
-        self.ready.push((index, ready));
     }
 }

@@ -197,8 +197,8 @@ pub(crate) fn server_version() -> Value {
     // it.
     json!({
         "major": "1",
-        "minor": "33",
-        "gitVersion": concat!("v1.33.0+meridian-", env!("CARGO_PKG_VERSION")),
+        "minor": "36",
+        "gitVersion": concat!("v1.36.0+meridian-", env!("CARGO_PKG_VERSION")),
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",

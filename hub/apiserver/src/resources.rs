@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use indexmap::IndexMap;
 use meridian_runtime::{Clock, Random, Tasks};
-use meridian_store::{Compare, Op, SharedStore};
+use meridian_store::{Batcher, Compare, Op, Operation as StoreCall, SharedStore};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -44,6 +44,7 @@ pub(crate) struct Shared {
     pub random: Random,
     pub admission: Arc<dyn Admission>,
     pub tasks: Tasks,
+    pub batcher: Batcher,
     pub caches: IndexMap<String, Arc<KindCache>>,
     pub catch_ups: Arc<Semaphore>,
 }
@@ -78,6 +79,7 @@ impl Resources {
             );
             tasks.spawn(format!("watch-cache-{plural}"), following);
         }
+        let batcher = Batcher::start(Arc::clone(&store), StoreCall::Submit, &tasks);
         let catch_ups = Arc::new(Semaphore::new(MAX_CATCH_UPS));
         let shared = Shared {
             store,
@@ -86,6 +88,7 @@ impl Resources {
             random,
             admission,
             tasks,
+            batcher,
             caches,
             catch_ups,
         };

@@ -110,7 +110,7 @@ impl Metered {
         let calls = Family::default();
         let seconds: Family<_, _> =
             Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
-        let registry = registry.sub_registry_with_prefix("meridian_store");
+        let registry = registry.sub_registry_with_prefix("store");
         registry.register(
             "calls",
             "Calls to the store by reason and outcome",

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod disk;
 pub mod network;
 pub mod random;
+pub mod shutdown;
 pub mod tasks;
 pub mod telemetry;
 

@@ -110,6 +110,7 @@ impl Watching {
                 message = self.stream.message() => Some(message),
                 () = self.clock.sleep_until(wake_at) => None,
             };
+            if let Some(Ok(Some(r))) = &message { eprintln!("W {:?} ev {} created {} rev {:?}", self.clock.boot(), r.events().len(), r.created(), r.header().map(|h| h.revision())); } else { eprintln!("W {:?} {:?}", self.clock.boot(), message.as_ref().map(|m| m.as_ref().map(|_| ()))); }
             match message {
                 Some(Ok(Some(response))) => {
                     self.ask_at = self.clock.boot().after(self.limits.bookmark_every);

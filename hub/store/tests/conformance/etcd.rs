@@ -65,7 +65,7 @@ async fn write_until(bench: &Bench, writer: usize, stop: &AtomicBool) -> Written
                 assert!(done.succeeded, "{key} was sent twice");
                 written.acknowledged.insert(key, done.revision);
             }
-            Err(StoreError::Unavailable(_)) => {
+            Err(StoreError::Unavailable(why)) => { eprintln!("{:?} {writer} {why}", bench.clock.boot());
                 written.unknown += 1;
                 bench.clock.sleep(Millis(20)).await;
             }
@@ -108,7 +108,8 @@ async fn follow_through(
                 }
                 Ok(Some(Err(StoreError::Unavailable(_))) | None) => break,
                 Ok(Some(Err(other))) => panic!("{other}"),
-                Err(_) => panic!("the watch hangs at {at}"),
+                Err(_) => { eprintln!("rev {:?} until {:?}", bench.store.revision().await, until());
+                    panic!("the watch hangs at {at}") }
             }
         }
     }

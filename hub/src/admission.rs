@@ -1,0 +1,337 @@
+//! Admission: what the schema cannot say, for every way in alike.
+//!
+//! Owns defaults of jobs, the whole-tree check of tenants and quotas, references between
+//! cluster-scoped objects, and the refusal to delete what still holds work. What it read is
+//! compared in the write's transaction, so that no two replicas accept half of a contradiction.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use meridian_api::ids::Revision;
+use meridian_api::kinds::{Tenant, TenantQuota};
+use meridian_api::tree;
+use meridian_apiserver::{
+    Admission, Admitted, Change, Denial, FieldError, FieldReason, Operation, StatusReason,
+};
+use meridian_runtime::telemetry;
+use meridian_store::keys::{self, ObjectKey, Part};
+use meridian_store::{Compare, KeyRange, Op, Operation as StoreCall, SharedStore, StoreError};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::kinds::field_error;
+use crate::model::{FINALIZER, JOBS, TRACEPARENT_ANNOTATION};
+use crate::placement::PlacementRecord;
+
+/// Keys in one page of a scan.
+const PAGE: usize = 2_000;
+
+/// The hub's admission over its store.
+pub(crate) struct HubAdmission {
+    store: SharedStore,
+}
+
+impl HubAdmission {
+    /// Admission that reads from `store`.
+    #[must_use]
+    pub(crate) fn new(store: SharedStore) -> Self {
+        Self { store }
+    }
+}
+
+#[async_trait]
+impl Admission for HubAdmission {
+    async fn admit(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        match (change.kind.plural.as_str(), change.operation) {
+            (_, Operation::UpdateStatus) => Ok(Admitted::default()),
+            (JOBS, Operation::Create) => self.job(change).await,
+            (JOBS, Operation::Update | Operation::Delete) => Ok(Admitted::default()),
+            ("tenants" | "tenantquotas", _) => self.tenancy(change).await,
+            ("memberclusters", Operation::Create | Operation::Update) => self.cluster(change).await,
+            ("memberclusters", Operation::Delete) => self.cluster_delete(change).await,
+            ("workloadclasses", Operation::Delete) => {
+                self.nothing_placed(change, "class", |row, name| row.class == name)
+                    .await
+            }
+            ("regions", Operation::Delete) => self.region_delete(change).await,
+            _ => Ok(Admitted::default()),
+        }
+    }
+}
+
+impl HubAdmission {
+    /// A new job: defaults are written down, and what it names and is not there is said.
+    async fn job(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        let Some(mut job) = change.after.cloned() else {
+            return Ok(Admitted::default());
+        };
+        let namespace = change.key.namespace.clone().unwrap_or_default();
+        add_finalizer(&mut job);
+        if job.pointer("/spec/tenant").is_none() {
+            job["spec"]["tenant"] = json!(namespace);
+        }
+        if let Some(traceparent) = telemetry::traceparent(&tracing::Span::current())
+            && job["metadata"]["annotations"]
+                .get(TRACEPARENT_ANNOTATION)
+                .is_none()
+        {
+            job["metadata"]["annotations"][TRACEPARENT_ANNOTATION] = json!(traceparent);
+        }
+        let named = [
+            (
+                "tenants",
+                "Tenant",
+                "spec.tenant",
+                job.pointer("/spec/tenant"),
+            ),
+            (
+                "workloadclasses",
+                "WorkloadClass",
+                "spec.workloadClass",
+                job.pointer("/spec/workloadClass"),
+            ),
+        ];
+        let mut warnings = Vec::new();
+        for (plural, kind, field, name) in named {
+            let Some(name) = name.and_then(Value::as_str) else {
+                continue;
+            };
+            if self.object(plural, name).await?.is_none() {
+                warnings.push(format!(
+                    "{field}: there is no {kind} {name:?} yet; the job waits until there is one"
+                ));
+            }
+        }
+        Ok(Admitted {
+            warnings,
+            object: Some(job),
+            ..Admitted::default()
+        })
+    }
+
+    /// The tree of tenants is checked whole, as it would be after the change.
+    async fn tenancy(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        let mut tenants = self.table::<Tenant>("tenants").await?;
+        let mut quotas = self.table::<TenantQuota>("tenantquotas").await?;
+        let name = change.key.name.clone();
+        if change.kind.plural == "tenants" {
+            put(&mut tenants, &name, change.after)?;
+        } else {
+            put(&mut quotas, &name, change.after)?;
+        }
+        let tenants: Vec<Tenant> = tenants.into_values().collect();
+        let quotas: Vec<TenantQuota> = quotas.into_values().collect();
+        let wrong = tree::check(&tenants, &quotas);
+        if !wrong.is_empty() {
+            return Err(Denial {
+                reason: StatusReason::Invalid,
+                message: "the tenant tree would contradict itself".to_owned(),
+                causes: wrong.into_iter().map(field_error).collect(),
+            });
+        }
+        if change.operation == Operation::Delete && change.kind.plural == "tenants" {
+            return self
+                .nothing_placed(change, "tenant", |row, name| row.tenant == name)
+                .await;
+        }
+        Ok(Admitted::default())
+    }
+
+    async fn cluster(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        let region = change.after.and_then(|after| after.pointer("/spec/region"));
+        let region = region.and_then(Value::as_str).unwrap_or_default();
+        if self.object("regions", region).await?.is_some() {
+            return Ok(Admitted::default());
+        }
+        let message = format!("there is no Region {region:?}; create it first");
+        Err(Denial {
+            reason: StatusReason::Invalid,
+            message: String::new(),
+            causes: vec![FieldError::new(
+                "spec.region",
+                FieldReason::NotFound,
+                message,
+            )],
+        })
+    }
+
+    /// With a cluster go its agent's binding and its capacity: a cluster of that name which is
+    /// added later is another.
+    async fn cluster_delete(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        let mut admitted = self
+            .nothing_placed(change, "cluster", |row, name| row.cluster == name)
+            .await?;
+        let gone = [
+            keys::agent(&change.key.name),
+            keys::capacity(&change.key.name),
+        ];
+        admitted.puts.extend(gone.map(|key| Op::Delete { key }));
+        Ok(admitted)
+    }
+
+    async fn region_delete(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        let name = change.key.name.as_str();
+        let clusters = self
+            .table::<meridian_api::kinds::MemberCluster>("memberclusters")
+            .await?;
+        let inside = clusters
+            .values()
+            .filter(|cluster| cluster.spec.region == name);
+        let inside: Vec<&str> = inside
+            .map(|cluster| cluster.metadata.name.as_str())
+            .collect();
+        if inside.is_empty() {
+            return Ok(Admitted::default());
+        }
+        Err(in_use(format!(
+            "clusters are in it: {}; delete them first",
+            inside.join(", ")
+        )))
+    }
+
+    /// Refuses to delete what placements stand on. The ledger's head is compared, so that no
+    /// decision slips in between.
+    async fn nothing_placed(
+        &self,
+        change: &Change<'_>,
+        what: &str,
+        stands_on: impl Fn(&PlacementRecord, &str) -> bool + Send + Sync,
+    ) -> Result<Admitted, Denial> {
+        let head = self
+            .store
+            .get(StoreCall::WriteObject, keys::ledger_head())
+            .await
+            .map_err(broken)?;
+        let head = head.map_or(Revision(0), |head| head.mod_revision);
+        let mut count = 0_usize;
+        let mut first = None;
+        self.scan(keys::placements(), |value| {
+            let Ok(row) = serde_json::from_slice::<PlacementRecord>(value) else {
+                return;
+            };
+            if stands_on(&row, &change.key.name) {
+                count += 1;
+                first.get_or_insert(format!("{}/{}", row.namespace, row.job));
+            }
+        })
+        .await?;
+        if let Some(first) = first {
+            return Err(in_use(format!(
+                "{count} gangs still stand on this {what}, of {first} and others; delete or drain \
+                 them first"
+            )));
+        }
+        let compares = vec![Compare::ModRevision(keys::ledger_head(), head)];
+        Ok(Admitted {
+            compares,
+            ..Admitted::default()
+        })
+    }
+
+    async fn object(&self, plural: &str, name: &str) -> Result<Option<Bytes>, Denial> {
+        let key = ObjectKey {
+            plural: plural.to_owned(),
+            namespace: None,
+            name: name.to_owned(),
+        };
+        let stored = self
+            .store
+            .get(StoreCall::WriteObject, key.part(Part::Spec))
+            .await;
+        Ok(stored.map_err(broken)?.map(|stored| stored.value))
+    }
+
+    /// All objects of a cluster-scoped kind, by name.
+    async fn table<T: DeserializeOwned>(
+        &self,
+        plural: &str,
+    ) -> Result<BTreeMap<String, T>, Denial> {
+        let mut table = BTreeMap::new();
+        let mut range = keys::objects(plural, None);
+        loop {
+            let page = self
+                .store
+                .range(StoreCall::WriteObject, range.clone(), PAGE, None)
+                .await;
+            let page = page.map_err(broken)?;
+            for entry in &page.entries {
+                let Some((key, Part::Spec)) = ObjectKey::parse(&entry.key) else {
+                    continue;
+                };
+                if let Ok(object) = serde_json::from_slice(&entry.value) {
+                    table.insert(key.name, object);
+                }
+            }
+            match page.entries.last() {
+                Some(last) if page.more => range = range.after(&last.key),
+                _ => return Ok(table),
+            }
+        }
+    }
+
+    async fn scan(
+        &self,
+        mut range: KeyRange,
+        mut see: impl FnMut(&[u8]) + Send,
+    ) -> Result<(), Denial> {
+        loop {
+            let page = self
+                .store
+                .range(StoreCall::WriteObject, range.clone(), PAGE, None)
+                .await;
+            let page = page.map_err(broken)?;
+            page.entries.iter().for_each(|entry| see(&entry.value));
+            match page.entries.last() {
+                Some(last) if page.more => range = range.after(&last.key),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+fn add_finalizer(job: &mut Value) {
+    let finalizers = &mut job["metadata"]["finalizers"];
+    match finalizers.as_array_mut() {
+        Some(list) if list.iter().any(|name| name == FINALIZER) => {}
+        Some(list) => list.push(json!(FINALIZER)),
+        None => *finalizers = json!([FINALIZER]),
+    }
+}
+
+fn put<T: DeserializeOwned>(
+    table: &mut BTreeMap<String, T>,
+    name: &str,
+    after: Option<&Value>,
+) -> Result<(), Denial> {
+    match after {
+        None => {
+            table.remove(name);
+        }
+        Some(after) => {
+            let object = T::deserialize(after).map_err(|error| Denial {
+                reason: StatusReason::Invalid,
+                message: error.to_string(),
+                causes: Vec::new(),
+            })?;
+            table.insert(name.to_owned(), object);
+        }
+    }
+    Ok(())
+}
+
+fn in_use(message: String) -> Denial {
+    Denial {
+        reason: StatusReason::Conflict,
+        message,
+        causes: Vec::new(),
+    }
+}
+
+fn broken(error: StoreError) -> Denial {
+    Denial {
+        reason: StatusReason::ServiceUnavailable,
+        message: format!("the store could not be read: {error}"),
+        causes: Vec::new(),
+    }
+}

@@ -1,0 +1,336 @@
+//! Carrying out: one change, one fenced transaction, then into the model and the journal.
+//!
+//! Owns the writes of the leader, what is told about them, and the coalesced record of region
+//! capacity. Never decides what is written.
+
+use meridian_api::conditions;
+use meridian_api::kinds::member_cluster::{
+    AgentStatus, CONNECTED, ContactState, MemberClusterStatus,
+};
+use meridian_api::kinds::region::GpuCounts;
+use meridian_api::meta::{Condition, ConditionStatus};
+use meridian_api::quantity::{GpuQuantity, Time};
+use meridian_api::units::Millis;
+use meridian_policies::model::{Contact, Placed, Snapshot};
+use meridian_runtime::Clock;
+use meridian_store::keys::{self, ObjectKey, Part};
+use meridian_store::{Compare, Operation, SharedStore, StoreError};
+
+use crate::explanations::Explained;
+use crate::fence::{Commit, Fence, put};
+use crate::journal::{Gravity, Journal, JournalEntry};
+use crate::metrics::{
+    ClusterLabels, CommitLabels, Metrics, PendingLabels, PoolLabels, contact_number,
+};
+use crate::model::{ClusterState, Model, Situation, Written};
+use crate::settle::{Change, Subject, to_json};
+
+/// Capacity of one cluster is written at most this often, contact as soon as it changes.
+const WRITE_CAPACITY_EVERY: Millis = Millis::seconds(10);
+
+/// The leader's pen.
+pub(crate) struct Committer {
+    store: SharedStore,
+    clock: Clock,
+    journal: Journal,
+    metrics: Metrics,
+}
+
+impl Committer {
+    /// A pen over these.
+    #[must_use]
+    pub(crate) fn new(
+        store: SharedStore,
+        clock: Clock,
+        journal: Journal,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            store,
+            clock,
+            journal,
+            metrics,
+        }
+    }
+
+    /// Writes one change whole, or nothing of it.
+    pub(crate) async fn write(
+        &self,
+        model: &mut Model,
+        fence: Fence,
+        change: Change,
+    ) -> Result<Commit, StoreError> {
+        let about = self.about(model, change.subject);
+        let why = match change.told {
+            Some(("Placed", _)) => Operation::CommitDecision,
+            _ => Operation::CommitReport,
+        };
+        let write = fence
+            .write(self.store.as_ref(), why, change.compares, change.ops)
+            .await;
+        let outcome = match &write {
+            Ok(Commit::Done(..)) => "done",
+            Ok(Commit::Conflict(_)) => "conflict",
+            Ok(Commit::Deposed) => "deposed",
+            Err(_) => "error",
+        };
+        self.metrics
+            .commits
+            .get_or_create(&CommitLabels { outcome })
+            .inc();
+        let commit = write?;
+        if let Commit::Done(_, events) = &commit {
+            model.absorb_own(events);
+            if let (Some((reason, message)), Some(entry)) = (change.told, about) {
+                tracing::info!(job = %entry.name, namespace = %entry.namespace, reason, "{message}");
+                self.journal.record(JournalEntry {
+                    reason,
+                    message,
+                    ..entry
+                });
+            }
+        }
+        Ok(commit)
+    }
+
+    /// An entry about the change's job, taken before it may go.
+    fn about(&self, model: &Model, subject: Subject) -> Option<JournalEntry> {
+        let uid = match subject {
+            Subject::Gang(gang) => gang.job,
+            Subject::Job(uid) => uid,
+        };
+        let job = model.job(uid)?;
+        Some(JournalEntry {
+            number: 0,
+            at: self.clock.wall(),
+            kind: "FederatedJob",
+            namespace: job.key.namespace.clone().unwrap_or_default(),
+            name: job.key.name.clone(),
+            uid: uid.to_string(),
+            gravity: Gravity::Normal,
+            reason: "",
+            message: String::new(),
+        })
+    }
+
+    /// Counts a placement that was committed.
+    pub(crate) fn placed(&self, snapshot: &Snapshot, placed: &Placed) {
+        let submitted = snapshot.waiting[placed.waiting.index()].submitted;
+        #[expect(clippy::cast_precision_loss, reason = "a wait in milliseconds")]
+        self.metrics
+            .wait
+            .observe(snapshot.now.since(submitted).0 as f64 / 1000.0);
+    }
+
+    /// Writes what is news about clusters: contact at once, capacity now and then.
+    pub(crate) async fn record_clusters(
+        &self,
+        model: &mut Model,
+        fence: Fence,
+        situation: Situation,
+    ) -> Result<(), StoreError> {
+        let names: Vec<String> = model.catalog.clusters.keys().cloned().collect();
+        for name in names {
+            let Some(cluster) = model.fleet.clusters.get(&name) else {
+                continue;
+            };
+            let contact = cluster.contact(situation.boot, situation.terms);
+            // A cluster that has not attached in this term keeps what was last known of it.
+            let Some(written) = news(cluster, contact, situation) else {
+                continue;
+            };
+            let generation = model
+                .catalog
+                .clusters
+                .get(&name)
+                .and_then(|known| known.value.metadata.generation);
+            let status = status(cluster, contact, generation, situation);
+            let key = ObjectKey {
+                plural: "memberclusters".to_owned(),
+                namespace: None,
+                name: name.clone(),
+            };
+            let Some(declared) = model.catalog.clusters.get(&name) else {
+                continue;
+            };
+            let compares = vec![Compare::ModRevision(
+                key.part(Part::Spec),
+                declared.revision,
+            )];
+            let ops = vec![
+                put(key.part(Part::Status), to_json(&status)),
+                put(keys::capacity(&name), to_json(&cluster.pools)),
+            ];
+            let write = fence.write(self.store.as_ref(), Operation::WriteCapacity, compares, ops);
+            if let Commit::Done(_, events) = write.await? {
+                model.absorb_own(&events);
+                self.tell_contact(model, &name, contact);
+                if let Some(cluster) = model.fleet.clusters.get_mut(&name) {
+                    cluster.written = written;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_contact(&self, model: &Model, name: &str, contact: Contact) {
+        let before = model
+            .fleet
+            .clusters
+            .get(name)
+            .and_then(|cluster| cluster.written.contact);
+        if before == Some(contact) {
+            return;
+        }
+        let (gravity, reason, message) = match contact {
+            Contact::Ready => (Gravity::Normal, "Connected", "its agent is heard"),
+            Contact::Suspect => (
+                Gravity::Warning,
+                "Suspect",
+                "its agent is late: no new work",
+            ),
+            Contact::Unreachable => (Gravity::Warning, "Unreachable", "its agent has gone quiet"),
+            Contact::Lost => (Gravity::Warning, "Lost", "its agent is lost"),
+        };
+        self.journal.record(JournalEntry {
+            number: 0,
+            at: self.clock.wall(),
+            kind: "MemberCluster",
+            namespace: String::new(),
+            name: name.to_owned(),
+            uid: String::new(),
+            gravity,
+            reason,
+            message: message.to_owned(),
+        });
+    }
+
+    /// Shows the fleet and the queue as metrics.
+    pub(crate) fn show(&self, model: &Model, explained: &Explained, situation: Situation) {
+        for (name, cluster) in &model.fleet.clusters {
+            let labels = ClusterLabels {
+                cluster: name.clone(),
+            };
+            let contact = contact_number(cluster.contact(situation.boot, situation.terms));
+            self.metrics.contact.get_or_create(&labels).set(contact);
+            if let Some(heard) = &cluster.heard {
+                let age = situation.boot.since(heard.last()).0 / 1000;
+                let age = i64::try_from(age).unwrap_or(i64::MAX);
+                self.metrics.heartbeat_age.get_or_create(&labels).set(age);
+            }
+            for (pool, state) in &cluster.pools {
+                let label = |word| PoolLabels {
+                    cluster: name.clone(),
+                    pool: pool.clone(),
+                    state: word,
+                };
+                let cards = |amount: meridian_api::units::MilliGpus| {
+                    i64::try_from(amount.whole()).unwrap_or(i64::MAX)
+                };
+                let all = meridian_policies::shapes::allocatable(&state.shapes).gpus;
+                let free = meridian_policies::shapes::free(&state.shapes).gpus;
+                let gauges = &self.metrics.pool_gpus;
+                gauges
+                    .get_or_create(&label("total"))
+                    .set(cards(all.saturating_add(state.out)));
+                gauges.get_or_create(&label("free")).set(cards(free));
+                gauges.get_or_create(&label("out")).set(cards(state.out));
+            }
+        }
+        self.metrics.pending.clear();
+        for (gang, (_, blockers)) in &explained.of {
+            let class = model
+                .job(gang.job)
+                .map(|job| job.object.spec.workload_class.clone());
+            let reason = blockers
+                .first()
+                .map_or("PendingEvaluation", |first| first.reason.as_str());
+            let labels = PendingLabels {
+                class: class.unwrap_or_default(),
+                reason: reason.to_owned(),
+            };
+            self.metrics.pending.get_or_create(&labels).inc();
+        }
+    }
+}
+
+/// What would be written of a cluster, when it is worth a write.
+fn news(cluster: &ClusterState, contact: Contact, situation: Situation) -> Option<Written> {
+    if cluster.heard.is_none() && cluster.status.is_some() {
+        return None;
+    }
+    let old = &cluster.written;
+    let urgent = old.contact != Some(contact) || old.incarnation != cluster.incarnation;
+    let due = situation.boot.since(old.at) >= WRITE_CAPACITY_EVERY;
+    let moved = || old.capacity.as_ref() != Some(&cluster.pools);
+    (urgent || (due && moved())).then(|| Written {
+        contact: Some(contact),
+        incarnation: cluster.incarnation,
+        capacity: Some(cluster.pools.clone()),
+        at: situation.boot,
+    })
+}
+
+fn status(
+    cluster: &ClusterState,
+    contact: Contact,
+    generation: Option<i64>,
+    situation: Situation,
+) -> MemberClusterStatus {
+    let (total, free, out) = cluster.gpus();
+    let (state, connected, reason) = match contact {
+        Contact::Ready => (ContactState::Ready, ConditionStatus::True, "HeartbeatFresh"),
+        Contact::Suspect => (
+            ContactState::Suspect,
+            ConditionStatus::Unknown,
+            "HeartbeatLate",
+        ),
+        Contact::Unreachable => (
+            ContactState::Unreachable,
+            ConditionStatus::False,
+            "HeartbeatMissing",
+        ),
+        Contact::Lost => (
+            ContactState::Lost,
+            ConditionStatus::False,
+            "NeverAttachedOrLost",
+        ),
+    };
+    let mut conditions = cluster
+        .status
+        .as_ref()
+        .map(|old| old.conditions.clone())
+        .unwrap_or_default();
+    let connected = Condition {
+        kind: CONNECTED.to_owned(),
+        status: connected,
+        reason: reason.to_owned(),
+        observed_generation: generation,
+        ..Condition::default()
+    };
+    conditions::set(&mut conditions, connected, situation.now);
+    let silence = cluster
+        .heard
+        .as_ref()
+        .map(|heard| situation.boot.since(heard.last()));
+    let heard = silence.map(|silence| {
+        Time(meridian_api::units::UnixMillis(
+            situation.now.0.saturating_sub_unsigned(silence.0),
+        ))
+    });
+    MemberClusterStatus {
+        observed_generation: generation,
+        contact: Some(state),
+        agent: cluster.heard.is_some().then(|| AgentStatus {
+            version: cluster.version.clone(),
+            incarnation: cluster.incarnation,
+            last_heartbeat: heard,
+        }),
+        gpus: Some(GpuCounts {
+            total: GpuQuantity(total),
+            free: GpuQuantity(free),
+            out: GpuQuantity(out),
+        }),
+        conditions,
+    }
+}

@@ -1,0 +1,355 @@
+//! The one configuration of a hub: from a file, the environment and flags, in rising order.
+//!
+//! Owns every setting with its default and its documentation; `meridian-hub --print-schema` shows
+//! it. Never reads anything by itself but the file it is told to.
+
+use std::path::{Path, PathBuf};
+
+use meridian_api::units::Millis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::leadership::LeadershipTerms;
+use crate::model::ContactTerms;
+
+/// Everything that can be set. Unknown fields are errors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HubConfig {
+    /// Name of this replica, unique among the hub's replicas.
+    pub name: String,
+    /// Where users and their tools connect: Kubernetes API and gRPC on one port.
+    pub users_listen: String,
+    /// Where agents connect.
+    pub agents_listen: String,
+    /// The users' address as other replicas tell it; absent = `usersListen`.
+    pub users_advertise: Option<String>,
+    /// The agents' address as other replicas tell it; absent = `agentsListen`.
+    pub agents_advertise: Option<String>,
+    /// Nobody is identified yet: listeners bind to loopback only, unless this says in so many
+    /// words that everybody who can reach them may do everything.
+    pub allow_anonymous_from_anywhere: bool,
+    /// Where the truth is.
+    pub store: StoreConfig,
+    /// Terms of leadership, milliseconds.
+    pub leadership: LeadershipConfig,
+    /// Terms of contact with agents, milliseconds.
+    pub contact: ContactConfig,
+    /// Old revisions are kept this long for watches and paging, milliseconds.
+    pub history: Millis,
+    /// Logs and traces.
+    pub telemetry: TelemetryConfig,
+}
+
+impl Default for HubConfig {
+    fn default() -> Self {
+        Self {
+            name: "hub".to_owned(),
+            users_listen: "127.0.0.1:7080".to_owned(),
+            agents_listen: "127.0.0.1:7443".to_owned(),
+            users_advertise: None,
+            agents_advertise: None,
+            allow_anonymous_from_anywhere: false,
+            store: StoreConfig::default(),
+            leadership: LeadershipConfig::default(),
+            contact: ContactConfig::default(),
+            history: Millis::seconds(600),
+            telemetry: TelemetryConfig::default(),
+        }
+    }
+}
+
+/// Where the truth is: in etcd, or in one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct StoreConfig {
+    /// Endpoints of etcd, `http://host:2379`; when given, etcd is used.
+    pub etcd: Vec<String>,
+    /// Prefix of every key in etcd.
+    pub etcd_prefix: String,
+    /// The file of the embedded store; used when no endpoint is given.
+    pub file: PathBuf,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            etcd: Vec::new(),
+            etcd_prefix: "/meridian/".to_owned(),
+            file: PathBuf::from("meridian.db"),
+        }
+    }
+}
+
+/// See `LeadershipTerms`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LeadershipConfig {
+    /// Life of the lease after its last renewal.
+    pub ttl: Millis,
+    /// Time between renewals.
+    pub renew_every: Millis,
+    /// Age of the last renewal at which a leader falls silent.
+    pub silent_after: Millis,
+    /// Time between fenced beats.
+    pub beat_every: Millis,
+}
+
+impl Default for LeadershipConfig {
+    fn default() -> Self {
+        let terms = LeadershipTerms::default();
+        Self {
+            ttl: terms.ttl,
+            renew_every: terms.renew_every,
+            silent_after: terms.silent_after,
+            beat_every: terms.beat_every,
+        }
+    }
+}
+
+/// When silence becomes suspicion, and more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ContactConfig {
+    /// Time between an agent's beats.
+    pub beat: Millis,
+    /// Silence after which a cluster gets no new work.
+    pub suspect: Millis,
+    /// Silence after which it counts as unreachable.
+    pub unreachable: Millis,
+    /// Silence after which it counts as lost.
+    pub lost: Millis,
+}
+
+impl Default for ContactConfig {
+    fn default() -> Self {
+        Self {
+            beat: Millis::seconds(2),
+            suspect: Millis::seconds(8),
+            unreachable: Millis::seconds(20),
+            lost: Millis::seconds(190),
+        }
+    }
+}
+
+/// Logs and traces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TelemetryConfig {
+    /// Filter of log lines.
+    pub filter: String,
+    /// One JSON object a line instead of text.
+    pub json: bool,
+    /// OTLP over gRPC: `http://host:4317`; absent exports nothing.
+    pub otlp_endpoint: Option<String>,
+}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self {
+            filter: "info".to_owned(),
+            json: false,
+            otlp_endpoint: None,
+        }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file has a mistake.
+    #[error("the configuration {path} is wrong: {message}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        message: String,
+    },
+    /// Settings that contradict each other.
+    #[error("{field} is {value}: {must}")]
+    Contradiction {
+        /// Which.
+        field: &'static str,
+        /// What it is.
+        value: String,
+        /// What it must be.
+        must: String,
+    },
+}
+
+impl HubConfig {
+    /// Reads a YAML file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        serde_saphyr::from_str(&text).map_err(|error| ConfigError::Malformed {
+            path: path.to_owned(),
+            message: error.to_string(),
+        })
+    }
+
+    /// Refuses settings that contradict each other or are not safe.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let lead = &self.leadership;
+        later(
+            "leadership.silentAfter",
+            lead.silent_after,
+            "leadership.renewEvery",
+            lead.renew_every,
+        )?;
+        later(
+            "leadership.ttl",
+            lead.ttl,
+            "leadership.silentAfter",
+            lead.silent_after,
+        )?;
+        later(
+            "leadership.ttl",
+            lead.ttl,
+            "leadership.beatEvery",
+            lead.beat_every,
+        )?;
+        let contact = &self.contact;
+        later(
+            "contact.suspect",
+            contact.suspect,
+            "contact.beat",
+            contact.beat,
+        )?;
+        later(
+            "contact.unreachable",
+            contact.unreachable,
+            "contact.suspect",
+            contact.suspect,
+        )?;
+        later(
+            "contact.lost",
+            contact.lost,
+            "contact.unreachable",
+            contact.unreachable,
+        )?;
+        if self.allow_anonymous_from_anywhere {
+            return Ok(());
+        }
+        for (field, address) in [
+            ("usersListen", &self.users_listen),
+            ("agentsListen", &self.agents_listen),
+        ] {
+            if !is_loopback(address) {
+                return Err(ConfigError::Contradiction {
+                    field,
+                    value: address.clone(),
+                    must: "a loopback address while nobody is identified, or set \
+                           allowAnonymousFromAnywhere: true to open it to everybody who can reach it"
+                        .to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Terms of leadership.
+    #[must_use]
+    pub fn leadership_terms(&self) -> LeadershipTerms {
+        LeadershipTerms {
+            ttl: self.leadership.ttl,
+            renew_every: self.leadership.renew_every,
+            silent_after: self.leadership.silent_after,
+            beat_every: self.leadership.beat_every,
+        }
+    }
+
+    /// Terms of contact.
+    #[must_use]
+    pub fn contact_terms(&self) -> ContactTerms {
+        ContactTerms {
+            suspect: self.contact.suspect,
+            unreachable: self.contact.unreachable,
+            lost: self.contact.lost,
+        }
+    }
+}
+
+fn later(
+    field: &'static str,
+    value: Millis,
+    than: &'static str,
+    other: Millis,
+) -> Result<(), ConfigError> {
+    if value > other {
+        return Ok(());
+    }
+    let must = format!("must be longer than {than}, which is {other}");
+    Err(ConfigError::Contradiction {
+        field,
+        value: value.to_string(),
+        must,
+    })
+}
+
+fn is_loopback(address: &str) -> bool {
+    match address.parse::<std::net::SocketAddr>() {
+        Ok(address) => address.ip().is_loopback(),
+        Err(_) => address
+            .rsplit_once(':')
+            .is_some_and(|(host, _)| host == "localhost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_hold_together() {
+        HubConfig::default()
+            .check()
+            .expect("defaults are consistent");
+    }
+
+    #[test]
+    fn an_open_listener_is_refused_unless_said_in_so_many_words() {
+        let open = HubConfig {
+            users_listen: "0.0.0.0:7080".into(),
+            ..HubConfig::default()
+        };
+        let error = open.check().expect_err("refused").to_string();
+        assert!(error.contains("usersListen") && error.contains("allowAnonymousFromAnywhere"));
+        HubConfig {
+            allow_anonymous_from_anywhere: true,
+            ..open
+        }
+        .check()
+        .expect("told so");
+    }
+
+    #[test]
+    fn terms_that_contradict_are_refused_with_both_numbers() {
+        let mut config = HubConfig::default();
+        config.leadership.silent_after = Millis::seconds(12);
+        let error = config.check().expect_err("refused").to_string();
+        assert!(
+            error.contains("10000ms") && error.contains("12000ms"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_unknown_setting_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("hub.yaml");
+        std::fs::write(&path, "userListen: 127.0.0.1:1\n").expect("writable");
+        let error = HubConfig::read(&path).expect_err("refused").to_string();
+        assert!(error.contains("userListen"), "{error}");
+    }
+}

@@ -1,0 +1,444 @@
+//! The decision loop: model, decide, check, commit, tell.
+//!
+//! Owns the one task that holds the model. It wakes on events of the store and of the agents, on
+//! questions and on time; it takes in everything that is there, and, when it leads, runs a round.
+//! Never retries a conflict within a round: it takes in what changed, then decides again.
+
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use meridian_api::ids::Revision;
+use meridian_api::units::{BootMillis, Millis};
+use meridian_policies::model::Plan;
+use meridian_runtime::{Clock, Random};
+use meridian_store::{Operation, SharedStore, StoreError, WatchStream, keys};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::commit::Committer;
+use crate::decision::placement_change;
+use crate::explanations::{Explained, Explanations};
+use crate::fence::{Commit, Fence};
+use crate::journal::Journal;
+use crate::leadership::{Leadership, Role};
+use crate::metrics::Metrics;
+use crate::model::{ContactTerms, Labelled, Model, Situation};
+use crate::questions::{Question, answer};
+use crate::sessions::{Orderbook, Said, SessionEvent};
+use crate::settle::{settle_gang, settle_job};
+
+/// After the first event of a round, others of the same cause follow: a few milliseconds of
+/// patience save whole rounds.
+const COALESCE: Millis = Millis(2);
+/// Reasons are never older than a minute: half of that leaves room for a slow round.
+const DECIDE_AT_LEAST_EVERY: Millis = Millis::seconds(30);
+/// Keys in one page of a load: tonic's message limit divided by the usual size of an object.
+const LOAD_PAGE: usize = 2_000;
+/// Pause before the store is tried again after it failed.
+const STORE_PAUSE: Millis = Millis(500);
+
+/// Where the decision itself runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// On a thread for blocking work, so that a long decision delays no session.
+    Thread,
+    /// On the loop's own task: in simulation, where nothing may race.
+    Inline,
+}
+
+/// What the loop works with.
+pub(crate) struct DeciderOptions {
+    /// Time.
+    pub(crate) clock: Clock,
+    /// Seeds of decisions.
+    pub(crate) random: Random,
+    /// The truth.
+    pub(crate) store: SharedStore,
+    /// Whether this replica leads.
+    pub(crate) leadership: Leadership,
+    /// What agents say.
+    pub(crate) events: mpsc::Receiver<SessionEvent>,
+    /// What people ask.
+    pub(crate) questions: mpsc::Receiver<Question>,
+    /// What clusters are told.
+    pub(crate) orders: Orderbook,
+    /// What reads add to waiting jobs.
+    pub(crate) explanations: Explanations,
+    /// What happened lately.
+    pub(crate) journal: Journal,
+    /// Counts.
+    pub(crate) metrics: Metrics,
+    /// When silence becomes suspicion.
+    pub(crate) terms: ContactTerms,
+    /// Where the decision runs.
+    pub(crate) execution: Execution,
+}
+
+/// The loop.
+pub(crate) struct Decider {
+    options: DeciderOptions,
+    model: Model,
+    committer: Committer,
+    /// The fence of the newest round; another one starts a new term.
+    term: Option<Fence>,
+    /// No round before the model has taken this revision in.
+    not_before: Revision,
+    /// A write may or may not have been done: find out before the next.
+    in_doubt: bool,
+    last_decision: BootMillis,
+}
+
+impl Decider {
+    /// A loop with an empty model.
+    #[must_use]
+    pub(crate) fn new(options: DeciderOptions) -> Self {
+        let committer = Committer::new(
+            Arc::clone(&options.store),
+            options.clock.clone(),
+            options.journal.clone(),
+            options.metrics.clone(),
+        );
+        Self {
+            options,
+            model: Model::default(),
+            committer,
+            term: None,
+            not_before: Revision::default(),
+            in_doubt: false,
+            last_decision: BootMillis::ZERO,
+        }
+    }
+
+    /// Runs until `stop`.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), StoreError> {
+        loop {
+            let end = tokio::select! {
+                end = self.follow() => end,
+                () = stop.cancelled() => return Ok(()),
+            };
+            // The watch broke or its history is gone: list again and go on.
+            if let Err(error) = end {
+                tracing::warn!(%error, "lost the store's watch, loading again");
+            }
+            tokio::select! {
+                () = self.options.clock.sleep(STORE_PAUSE) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// Loads the model and follows the store until its watch ends.
+    async fn follow(&mut self) -> Result<(), StoreError> {
+        let mut changes = self.load().await?;
+        loop {
+            self.round_when_leading().await;
+            self.wait(&mut changes).await?;
+            self.options.clock.sleep(COALESCE).await;
+            self.drain(&mut changes)?;
+        }
+    }
+
+    async fn load(&mut self) -> Result<WatchStream, StoreError> {
+        let fleet = std::mem::take(&mut self.model.fleet);
+        self.model = Model::default();
+        self.model.fleet = fleet;
+        let store = Arc::clone(&self.options.store);
+        let (mut range, mut at) = (keys::everything(), None);
+        loop {
+            let page = store
+                .range(Operation::LoadModel, range.clone(), LOAD_PAGE, at)
+                .await?;
+            at = Some(page.revision);
+            if let Some(last) = page.entries.last() {
+                range = range.after(&last.key);
+            }
+            self.model.load(&page.entries, page.revision);
+            if !page.more {
+                break;
+            }
+        }
+        self.model.start_term();
+        let from = Revision(self.model.revision().0 + 1);
+        tracing::info!(revision = %self.model.revision(), "model loaded");
+        store
+            .watch(Operation::WatchModel, keys::everything(), from)
+            .await
+    }
+
+    /// Takes in whatever comes first.
+    async fn wait(&mut self, changes: &mut WatchStream) -> Result<(), StoreError> {
+        let next = self.next_timer();
+        let options = &mut self.options;
+        tokio::select! {
+            batch = changes.next() => {
+                let batch = batch.unwrap_or_else(|| Err(watch_ended()))?;
+                self.model.absorb(&batch.events, batch.revision);
+            }
+            Some(event) = options.events.recv() => self.hear(event),
+            Some(question) = options.questions.recv() => self.answer(question),
+            () = options.leadership.changed() => {}
+            () = options.clock.sleep_until(next) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes in everything else that is there already.
+    fn drain(&mut self, changes: &mut WatchStream) -> Result<(), StoreError> {
+        use futures::FutureExt as _;
+        while let Some(batch) = changes.next().now_or_never() {
+            let batch = batch.unwrap_or_else(|| Err(watch_ended()))?;
+            self.model.absorb(&batch.events, batch.revision);
+        }
+        while let Ok(event) = self.options.events.try_recv() {
+            self.hear(event);
+        }
+        while let Ok(question) = self.options.questions.try_recv() {
+            self.answer(question);
+        }
+        Ok(())
+    }
+
+    /// When to wake though nothing happens: contact gets worse, or reasons get old.
+    fn next_timer(&self) -> BootMillis {
+        let now = self.options.clock.boot();
+        let clusters = self.model.fleet.clusters.values();
+        let contact = clusters
+            .filter_map(|cluster| cluster.contact_changes(now, self.options.terms))
+            .min();
+        let decision = self
+            .last_decision
+            .after(DECIDE_AT_LEAST_EVERY)
+            .max(now.after(COALESCE));
+        contact.map_or(decision, |contact| contact.min(decision))
+    }
+
+    fn hear(&mut self, event: SessionEvent) {
+        let now = self.options.clock.wall();
+        let cluster = self
+            .model
+            .fleet
+            .clusters
+            .entry(event.cluster.clone())
+            .or_default();
+        if event.incarnation < cluster.incarnation {
+            tracing::debug!(cluster = %event.cluster, "report of an older life is dropped");
+            return;
+        }
+        cluster.incarnation = event.incarnation;
+        let touched = match event.what {
+            Said::Attached {
+                version,
+                heard,
+                digest,
+            } => {
+                cluster.version = version;
+                cluster.heard = Some(heard);
+                cluster.absorb(&digest, now)
+            }
+            Said::Digest(digest) => cluster.absorb(&digest, now),
+            Said::Report(gangs) => cluster.observe(&gangs),
+            Said::Refused { gang, refusal } => {
+                let (reason, message) = (&refusal.reason, &refusal.message);
+                tracing::warn!(cluster = %event.cluster, %gang, %reason, %message, "order refused");
+                cluster.refused.insert(gang, refusal.epoch);
+                Ok(vec![gang])
+            }
+            Said::Detached => Ok(Vec::new()),
+        };
+        match touched {
+            Ok(gangs) => self.model.touch(&event.cluster, gangs),
+            Err(malformed) => {
+                tracing::warn!(cluster = %event.cluster, %malformed, "report is dropped");
+            }
+        }
+    }
+
+    fn answer(&mut self, question: Question) {
+        let situation = self.situation();
+        answer(
+            &self.model,
+            &self.options.explanations.newest(),
+            situation,
+            question,
+        );
+    }
+
+    fn situation(&self) -> Situation {
+        Situation {
+            now: self.options.clock.wall(),
+            boot: self.options.clock.boot(),
+            seed: self.model.revision().0,
+            terms: self.options.terms,
+        }
+    }
+
+    async fn round_when_leading(&mut self) {
+        let Some(fence) = self.options.leadership.fence() else {
+            if self.term.take().is_some() {
+                self.options.explanations.publish(Explained::default());
+                self.options.orders.clear();
+                self.model.fleet.start_term();
+                self.options.metrics.leading.set(0);
+            }
+            return;
+        };
+        if self.term != Some(fence) {
+            self.term = Some(fence);
+            self.options.orders.clear();
+            self.model.fleet.start_term();
+            self.model.start_term();
+            self.in_doubt = true;
+            self.options.metrics.leading.set(1);
+        }
+        if let Err(error) = self.round(fence).await {
+            tracing::warn!(%error, "the round was cut short");
+            self.in_doubt = true;
+            self.model.set_changed();
+        }
+        self.tell();
+    }
+
+    /// One round under `fence`.
+    async fn round(&mut self, fence: Fence) -> Result<(), StoreError> {
+        if self.in_doubt {
+            self.not_before = self.options.store.revision().await?;
+            self.in_doubt = false;
+        }
+        if self.model.revision() < self.not_before {
+            return Ok(());
+        }
+        self.settle(fence).await?;
+        self.decide(fence).await?;
+        let situation = self.situation();
+        self.committer
+            .record_clusters(&mut self.model, fence, situation)
+            .await
+    }
+
+    /// Observations and wishes first: they free what the decision may use.
+    async fn settle(&mut self, fence: Fence) -> Result<(), StoreError> {
+        let (mut gangs, mut jobs) = self.model.take_unsettled();
+        while let Some(gang) = gangs.first().copied() {
+            let change = settle_gang(&self.model, gang, self.options.clock.wall());
+            if let Some(change) = change {
+                let write = self.committer.write(&mut self.model, fence, change);
+                match write.await {
+                    Ok(Commit::Done(..)) => {}
+                    Ok(Commit::Conflict(at)) => self.not_before = self.not_before.max(at),
+                    Ok(Commit::Deposed) => break,
+                    Err(error) => {
+                        self.model.unsettle(gangs, jobs);
+                        return Err(error);
+                    }
+                }
+            }
+            gangs.pop_first();
+        }
+        while let Some(job) = jobs.first().copied() {
+            if let Some(change) = settle_job(&self.model, job) {
+                match self.committer.write(&mut self.model, fence, change).await {
+                    Ok(Commit::Done(..) | Commit::Conflict(_)) => {}
+                    Ok(Commit::Deposed) => break,
+                    Err(error) => {
+                        self.model.unsettle(gangs, jobs);
+                        return Err(error);
+                    }
+                }
+            }
+            jobs.pop_first();
+        }
+        Ok(())
+    }
+
+    async fn decide(&mut self, fence: Fence) -> Result<(), StoreError> {
+        let now = self.options.clock.boot();
+        let is_due = now.since(self.last_decision) >= DECIDE_AT_LEAST_EVERY;
+        if !self.model.take_changed() && !is_due {
+            return Ok(());
+        }
+        self.last_decision = now;
+        let labelled = Arc::new(self.model.snapshot(self.situation()));
+        let plan = self.plan(Arc::clone(&labelled)).await;
+        let snapshot = &labelled.snapshot;
+        let explained = Explained::new(snapshot, &plan, &labelled.troubled);
+        self.options.explanations.publish(explained);
+        for placed in &plan.placements {
+            let change = placement_change(&self.model, snapshot, placed, fence.term);
+            let Some(change) = change else { continue };
+            match self.committer.write(&mut self.model, fence, change).await? {
+                Commit::Done(..) => self.committer.placed(snapshot, placed),
+                // What this and the rest of the plan stood on has moved: decide again.
+                Commit::Conflict(at) => {
+                    self.not_before = self.not_before.max(at);
+                    self.model.set_changed();
+                    break;
+                }
+                Commit::Deposed => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides, and throws the plan away when the independent check finds fault with it.
+    async fn plan(&mut self, labelled: Arc<Labelled>) -> Plan {
+        let started = self.options.clock.boot();
+        let work = move || {
+            let plan = meridian_policies::decide(&labelled.snapshot);
+            let violations = meridian_policies::check(&labelled.snapshot, &plan);
+            (plan, violations)
+        };
+        let (mut plan, violations) = match self.options.execution {
+            Execution::Inline => work(),
+            Execution::Thread => match tokio::task::spawn_blocking(work).await {
+                Ok(done) => done,
+                Err(panic) => {
+                    // The round goes on without a plan: what waits goes on waiting.
+                    tracing::error!(%panic, "the decision panicked");
+                    (Plan::default(), Vec::new())
+                }
+            },
+        };
+        let took = self.options.clock.boot().since(started);
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds of one decision")]
+        self.options.metrics.decide.observe(took.0 as f64 / 1000.0);
+        for violation in &violations {
+            tracing::error!(
+                ?violation,
+                "the plan breaks an invariant and is thrown away"
+            );
+            self.options.metrics.violations.inc();
+        }
+        if !violations.is_empty() {
+            plan.placements.clear();
+        }
+        plan
+    }
+
+    /// Each agent session sees its new orders; metrics see the fleet.
+    fn tell(&mut self) {
+        if self.options.leadership.role() != self.term.map_or(Role::Follower(None), Role::Leader) {
+            return;
+        }
+        let untold = self.model.take_untold();
+        let attached = |name: &&String| {
+            self.model
+                .fleet
+                .clusters
+                .get(*name)
+                .is_some_and(|cluster| cluster.heard.is_some())
+        };
+        let clusters = untold.iter().filter(attached).cloned().collect();
+        for (cluster, orders) in crate::sessions::orders_of(&self.model, &clusters) {
+            self.options.orders.publish(&cluster, orders);
+        }
+        self.committer.show(
+            &self.model,
+            &self.options.explanations.newest(),
+            self.situation(),
+        );
+    }
+}
+
+fn watch_ended() -> StoreError {
+    StoreError::Unavailable("the watch ended".to_owned())
+}

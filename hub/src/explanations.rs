@@ -1,0 +1,210 @@
+//! Explanations: why each gang waits, exactly as the last decision said.
+//!
+//! Owns what reads add to the status of a waiting job. Kept once per distinct list of reasons and
+//! expanded on read, so it cannot be staler than the decision, and a million alike jobs cost one
+//! entry. Empty on a follower: it says who leads instead.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use meridian_api::ids::{GangId, Revision, Uid};
+use meridian_api::kinds::federated_job::status::{Blocker, MAX_BLOCKERS_SHOWN};
+use meridian_api::quantity::GpuQuantity;
+use meridian_api::reasons::Reason;
+use meridian_api::units::UnixMillis;
+use meridian_policies::model::{Cause, Plan, Snapshot};
+use serde_json::{Value, json};
+
+use crate::model::Trouble;
+
+/// What the last decision said of everything that waits.
+#[derive(Debug, Default)]
+pub(crate) struct Explained {
+    /// Revision it was decided on.
+    pub(crate) revision: Revision,
+    /// When.
+    pub(crate) decided: UnixMillis,
+    /// Waiting gangs in the order in which they are tried.
+    pub(crate) queue: Vec<GangId>,
+    /// Why each waits, and its place in the queue, from 1.
+    pub(crate) of: BTreeMap<GangId, (u32, Arc<Vec<Blocker>>)>,
+}
+
+impl Explained {
+    /// What a plan said, in words.
+    #[must_use]
+    pub(crate) fn new(snapshot: &Snapshot, plan: &Plan, troubled: &[(GangId, Trouble)]) -> Self {
+        let mut distinct: BTreeMap<&[Cause], Arc<Vec<Blocker>>> = BTreeMap::new();
+        let mut explained = Self {
+            revision: snapshot.revision,
+            decided: snapshot.now,
+            ..Self::default()
+        };
+        for left in &plan.unplaced {
+            let gang = snapshot.waiting[left.waiting.index()].gang;
+            let blockers = distinct.entry(&left.reasons).or_insert_with(|| {
+                let shown = left.reasons.iter().take(MAX_BLOCKERS_SHOWN);
+                Arc::new(shown.map(|cause| blocker(snapshot, cause)).collect())
+            });
+            explained.push(gang, Arc::clone(blockers));
+        }
+        for (gang, trouble) in troubled {
+            let blocker = Blocker {
+                reason: trouble.reason,
+                cluster: None,
+                flavor: None,
+                need: None,
+                free: None,
+                limit: None,
+                message: trouble.message.clone(),
+            };
+            explained.push(*gang, Arc::new(vec![blocker]));
+        }
+        explained
+    }
+
+    fn push(&mut self, gang: GangId, blockers: Arc<Vec<Blocker>>) {
+        self.queue.push(gang);
+        let position = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        self.of.insert(gang, (position, blockers));
+    }
+
+    /// The first waiting gang of a job: its place and why it waits.
+    #[must_use]
+    pub(crate) fn of_job(&self, job: Uid) -> Option<&(u32, Arc<Vec<Blocker>>)> {
+        let all = GangId { job, index: 0 }..=GangId {
+            job,
+            index: u32::MAX,
+        };
+        self.of
+            .range(all)
+            .map(|(_, known)| known)
+            .min_by_key(|(position, _)| *position)
+    }
+}
+
+/// A cause with names in place of ordinals.
+#[must_use]
+pub(crate) fn blocker(snapshot: &Snapshot, cause: &Cause) -> Blocker {
+    let cluster = cause
+        .cluster
+        .and_then(|ix| snapshot.clusters.get(ix.index()));
+    let flavor = cause.flavor.and_then(|ix| snapshot.flavors.get(ix.index()));
+    Blocker {
+        reason: cause.reason,
+        cluster: cluster.map(|cluster| cluster.name.clone()),
+        flavor: flavor.map(|flavor| flavor.name.clone()),
+        need: cause.amounts.map(|amounts| GpuQuantity(amounts.need)),
+        free: cause.amounts.map(|amounts| GpuQuantity(amounts.free)),
+        limit: cause.amounts.map(|amounts| GpuQuantity(amounts.limit)),
+        message: cause.message.clone(),
+    }
+}
+
+/// The newest explanation, for readers on any task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Explanations(Arc<RwLock<Arc<Explained>>>);
+
+impl Explanations {
+    /// Replaces it.
+    pub(crate) fn publish(&self, explained: Explained) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(explained);
+    }
+
+    /// The newest.
+    #[must_use]
+    pub(crate) fn newest(&self) -> Arc<Explained> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds to a job, at reading time, why it waits.
+    pub(crate) fn decorate(&self, job: &mut Value) {
+        let uid = job.pointer("/metadata/uid").and_then(Value::as_str);
+        let Some(uid) = uid.and_then(|uid| uid.parse::<Uid>().ok()) else {
+            return;
+        };
+        let status = job.get("status").and_then(Value::as_object);
+        let phase = status
+            .and_then(|status| status.get("phase"))
+            .and_then(Value::as_str);
+        if !matches!(phase, None | Some("Pending")) {
+            return;
+        }
+        let explained = self.newest();
+        let (reason, message, position, blockers) = match explained.of_job(uid) {
+            Some((position, blockers)) => {
+                let first = blockers.first();
+                let reason = first.map_or(Reason::PendingEvaluation, |blocker| blocker.reason);
+                let message = first
+                    .map(|blocker| blocker.message.clone())
+                    .unwrap_or_default();
+                (reason, message, Some(*position), blockers.as_slice())
+            }
+            None => (Reason::PendingEvaluation, String::new(), None, &[][..]),
+        };
+        let Some(object) = job.as_object_mut() else {
+            return;
+        };
+        let status = object.entry("status").or_insert_with(|| json!({}));
+        let Some(status) = status.as_object_mut() else {
+            return;
+        };
+        status.insert("phase".to_owned(), json!("Pending"));
+        status.insert("reason".to_owned(), json!(reason.as_str()));
+        if !message.is_empty() {
+            status.insert("message".to_owned(), json!(message));
+        }
+        if let Some(position) = position {
+            status.insert("position".to_owned(), json!(position));
+        }
+        if !blockers.is_empty() {
+            status.insert("blockers".to_owned(), json!(blockers));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(uid: Uid, reason: Reason) -> Explanations {
+        let trouble = Trouble {
+            reason,
+            message: "because".to_owned(),
+        };
+        let gang = GangId { job: uid, index: 0 };
+        let explained = Explained::new(&Snapshot::default(), &Plan::default(), &[(gang, trouble)]);
+        let explanations = Explanations::default();
+        explanations.publish(explained);
+        explanations
+    }
+
+    #[test]
+    fn a_waiting_job_says_why() {
+        let explanations = waiting(Uid(7), Reason::Misconfigured);
+        let mut job = json!({"metadata": {"uid": Uid(7).to_string()}});
+        explanations.decorate(&mut job);
+        assert_eq!(job["status"]["phase"], "Pending");
+        assert_eq!(job["status"]["reason"], "Misconfigured");
+        assert_eq!(job["status"]["position"], 1);
+        assert_eq!(job["status"]["blockers"][0]["message"], "because");
+    }
+
+    #[test]
+    fn a_job_that_runs_is_left_alone() {
+        let explanations = waiting(Uid(7), Reason::Misconfigured);
+        let running = json!({
+            "metadata": {"uid": Uid(7).to_string()}, "status": {"phase": "Running"},
+        });
+        let mut job = running.clone();
+        explanations.decorate(&mut job);
+        assert_eq!(job, running);
+    }
+
+    #[test]
+    fn a_job_nobody_has_looked_at_says_so() {
+        let mut job = json!({"metadata": {"uid": Uid(8).to_string()}});
+        waiting(Uid(7), Reason::Misconfigured).decorate(&mut job);
+        assert_eq!(job["status"]["reason"], "PendingEvaluation");
+    }
+}

@@ -1,0 +1,308 @@
+//! One hub replica, put together: a library with a handle.
+//!
+//! Owns the wiring of the parts and their listeners. Everything that differs between a process, the
+//! playground and a simulation is handed in. Never decides.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use meridian_api::units::Millis;
+use meridian_apiserver::{RegistryError, Resources, ResourcesOptions};
+use meridian_proto::v1::agent_service_server::AgentServiceServer;
+use meridian_proto::v1::federation_service_server::FederationServiceServer;
+use meridian_runtime::network::{self, Listener};
+use meridian_runtime::{Clock, Network, Random, Tasks};
+use meridian_store::{Operation, SharedStore};
+use tokio::sync::mpsc;
+
+use crate::admission::HubAdmission;
+use crate::config::HubConfig;
+use crate::decider::{Decider, DeciderOptions, Execution};
+use crate::explanations::Explanations;
+use crate::journal::Journal;
+use crate::kinds;
+use crate::leadership::{Election, Leader, Leadership};
+use crate::metrics::Metrics;
+use crate::model::JOBS;
+use crate::questions::QUESTIONS;
+use crate::sessions::{AgentSessions, Orderbook, SESSION_EVENTS, SessionOptions};
+use crate::submissions::Submitter;
+use crate::templates::Templates;
+use crate::users::Users;
+
+/// A digest of the largest cluster that the model takes in stays below this.
+const MAX_AGENT_MESSAGE: usize = 8 * 1024 * 1024;
+
+/// What a hub is made of.
+pub struct HubOptions {
+    /// Its settings.
+    pub config: HubConfig,
+    /// Where the truth is.
+    pub store: SharedStore,
+    /// Time.
+    pub clock: Clock,
+    /// UIDs, jitter, seeds.
+    pub random: Random,
+    /// Where it listens.
+    pub network: Arc<dyn Network>,
+    /// Where its tasks run; they end with it.
+    pub tasks: Tasks,
+    /// Counts; the store's are registered in the same.
+    pub metrics: Metrics,
+    /// Where decisions run.
+    pub execution: Execution,
+}
+
+/// A hub that cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A kind that cannot be served: a defect.
+    #[error("the kinds cannot be served")]
+    Kinds(#[from] RegistryError),
+    /// An address that cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Which.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A running hub.
+#[derive(Clone)]
+pub struct HubHandle {
+    /// Where users connect.
+    pub users: String,
+    /// Where agents connect.
+    pub agents: String,
+    /// Whether it leads.
+    pub leadership: Leadership,
+    /// Its objects.
+    pub resources: Resources,
+    /// Its counts.
+    pub metrics: Metrics,
+    /// What happened lately.
+    pub journal: Journal,
+    tasks: Tasks,
+}
+
+impl HubHandle {
+    /// Asks it to stop: the lead is given away, sessions end, listeners close.
+    pub fn stop(&self) {
+        self.tasks.cancel();
+    }
+}
+
+/// Starts a hub; it runs in the tasks that it was given.
+pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
+    let HubOptions {
+        config,
+        store,
+        clock,
+        random,
+        network,
+        tasks,
+        metrics,
+        execution,
+    } = options;
+    let users = listen(network.as_ref(), &config.users_listen).await?;
+    let agents = listen(network.as_ref(), &config.agents_listen).await?;
+    let (users_at, agents_at) = (users.address().to_owned(), agents.address().to_owned());
+    let me = Leader {
+        name: config.name.clone(),
+        agents: config
+            .agents_advertise
+            .clone()
+            .unwrap_or_else(|| agents_at.clone()),
+        users: config
+            .users_advertise
+            .clone()
+            .unwrap_or_else(|| users_at.clone()),
+    };
+    let (election, leadership) = Election::new(
+        Arc::clone(&store),
+        clock.clone(),
+        random.clone(),
+        config.leadership_terms(),
+        me,
+    );
+    tasks.spawn("election", election.run(tasks.cancelled()));
+    let explanations = Explanations::default();
+    let journal = Journal::default();
+    let registry = kinds::registry(&explanations)?;
+    let resources = Resources::new(ResourcesOptions {
+        store: Arc::clone(&store),
+        registry,
+        clock: clock.clone(),
+        random: random.clone(),
+        admission: Arc::new(HubAdmission::new(Arc::clone(&store))),
+        tasks: tasks.clone(),
+    });
+    let (events_in, events) = mpsc::channel(SESSION_EVENTS);
+    let (questions_in, questions) = mpsc::channel(QUESTIONS);
+    let orders = Orderbook::default();
+    let decider = Decider::new(DeciderOptions {
+        clock: clock.clone(),
+        random,
+        store: Arc::clone(&store),
+        leadership: leadership.clone(),
+        events,
+        questions,
+        orders: orders.clone(),
+        explanations,
+        journal: journal.clone(),
+        metrics: metrics.clone(),
+        terms: config.contact_terms(),
+        execution,
+    });
+    tasks.spawn("decider", decider.run(tasks.cancelled()));
+    let compaction = compact(
+        Arc::clone(&store),
+        clock.clone(),
+        config.history,
+        tasks.cancelled(),
+    );
+    tasks.spawn("compaction", compaction);
+    let sessions = AgentSessions::new(SessionOptions {
+        clock: clock.clone(),
+        store: Arc::clone(&store),
+        leadership: leadership.clone(),
+        orders,
+        events: events_in,
+        templates: Arc::new(Templates::new(Arc::clone(&store))),
+        terms: config.contact_terms(),
+        beat: config.contact.beat,
+        tasks: tasks.clone(),
+    });
+    serve_agents(agents, sessions, &tasks);
+    let jobs = resources
+        .registry()
+        .plural(JOBS)
+        .expect("the list of kinds has jobs")
+        .clone();
+    let service = Users {
+        clock,
+        store: Arc::clone(&store),
+        resources: resources.clone(),
+        submitter: Submitter::start(&resources, &jobs, &tasks),
+        questions: questions_in,
+        leadership: leadership.clone(),
+    };
+    serve_users(users, service, &store, &metrics, &tasks);
+    tracing::warn!(
+        users = %users_at, agents = %agents_at,
+        "listening; NOBODY IS IDENTIFIED: whoever reaches these addresses may do everything"
+    );
+    Ok(HubHandle {
+        users: users_at,
+        agents: agents_at,
+        leadership,
+        resources,
+        metrics,
+        journal,
+        tasks,
+    })
+}
+
+async fn listen(network: &dyn Network, address: &str) -> Result<Listener, StartError> {
+    let listener = network.listen(address).await;
+    listener.map_err(|source| StartError::Listen {
+        address: address.to_owned(),
+        source,
+    })
+}
+
+fn serve_agents(listener: Listener, sessions: AgentSessions, tasks: &Tasks) {
+    let service = AgentServiceServer::new(sessions).max_decoding_message_size(MAX_AGENT_MESSAGE);
+    let stop = tasks.cancelled();
+    let serving = network::grpc_server()
+        .add_service(service)
+        .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned());
+    tasks.spawn("agents' listener", serving);
+}
+
+/// Kubernetes API, gRPC, health and metrics on one port.
+fn serve_users(
+    listener: Listener,
+    service: Users,
+    store: &SharedStore,
+    metrics: &Metrics,
+    tasks: &Tasks,
+) {
+    let health = Health {
+        store: Arc::clone(store),
+        clock: service.clock.clone(),
+        metrics: metrics.clone(),
+    };
+    let api = meridian_apiserver::router(service.resources.clone());
+    let grpc = tonic::service::Routes::new(FederationServiceServer::new(service));
+    let router = Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/livez", get(|| async { "ok" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(show_metrics))
+        .with_state(Arc::new(health))
+        .merge(api)
+        .merge(grpc.into_axum_router());
+    let stop = tasks.cancelled();
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+    tasks.spawn("users' listener", async move { serving.await });
+}
+
+struct Health {
+    store: SharedStore,
+    clock: Clock,
+    metrics: Metrics,
+}
+
+/// Ready when the store answers in time.
+async fn ready(State(health): State<Arc<Health>>) -> impl IntoResponse {
+    const WITHIN: Millis = Millis::seconds(2);
+    match health.clock.timeout(WITHIN, health.store.revision()).await {
+        Ok(Ok(_)) => (StatusCode::OK, "ok".to_owned()),
+        Ok(Err(error)) => (StatusCode::SERVICE_UNAVAILABLE, format!("store: {error}")),
+        Err(late) => (StatusCode::SERVICE_UNAVAILABLE, format!("store: {late}")),
+    }
+}
+
+async fn show_metrics(State(health): State<Arc<Health>>) -> impl IntoResponse {
+    match health.metrics.encode() {
+        Ok(text) => (StatusCode::OK, text),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+/// Forgets revisions older than `history`. Any replica may: compacting twice is no harm.
+async fn compact(
+    store: SharedStore,
+    clock: Clock,
+    history: Millis,
+    stop: tokio_util::sync::CancellationToken,
+) -> Result<(), std::convert::Infallible> {
+    let mut before = None;
+    loop {
+        tokio::select! {
+            () = clock.sleep(history) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        if let Some(below) = before
+            && let Err(error) = store.compact(below).await
+        {
+            tracing::warn!(%error, "old revisions could not be compacted");
+        }
+        before = match store.revision().await {
+            Ok(revision) => Some(revision),
+            Err(error) => {
+                let why = Operation::Compact;
+                tracing::warn!(%error, ?why, "the store's revision could not be read");
+                None
+            }
+        };
+    }
+}

@@ -1,0 +1,119 @@
+//! Named policies: classes, tenants, quotas, regions, clusters and pools, as last written.
+//!
+//! Owns the cluster-scoped objects that decisions read. Never checks them: admission did.
+
+use std::collections::BTreeMap;
+
+use meridian_api::ids::Revision;
+use meridian_api::kinds::{GPUPool, MemberCluster, Region, Tenant, TenantQuota, WorkloadClass};
+use meridian_store::KeyValue;
+use meridian_store::keys::ObjectKey;
+use serde::de::DeserializeOwned;
+
+/// An object and the revision of its spec.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Versioned<T> {
+    /// What it says.
+    pub(crate) value: T,
+    /// Revision of its newest change.
+    pub(crate) revision: Revision,
+}
+
+/// Objects of one kind by name.
+pub(crate) type Table<T> = BTreeMap<String, Versioned<T>>;
+
+/// Everything that is declared.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    /// Workload classes.
+    pub(crate) classes: Table<WorkloadClass>,
+    /// The tenant tree.
+    pub(crate) tenants: Table<Tenant>,
+    /// Quotas.
+    pub(crate) quotas: Table<TenantQuota>,
+    /// Regions.
+    pub(crate) regions: Table<Region>,
+    /// Member clusters.
+    pub(crate) clusters: Table<MemberCluster>,
+    /// GPU pools.
+    pub(crate) pools: Table<GPUPool>,
+}
+
+/// What kind of thing changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// A member cluster was declared, edited or removed.
+    Cluster(String),
+    /// Something that decisions read.
+    Policy,
+}
+
+impl Catalog {
+    /// Puts an object in; `None` when it is of no kind that is kept here, or not newer.
+    pub(crate) fn put(&mut self, object: &ObjectKey, entry: &KeyValue) -> Option<Changed> {
+        let name = &object.name;
+        match object.plural.as_str() {
+            "workloadclasses" => put(&mut self.classes, name, entry).then_some(Changed::Policy),
+            "tenants" => put(&mut self.tenants, name, entry).then_some(Changed::Policy),
+            "tenantquotas" => put(&mut self.quotas, name, entry).then_some(Changed::Policy),
+            "regions" => put(&mut self.regions, name, entry).then_some(Changed::Policy),
+            "gpupools" => put(&mut self.pools, name, entry).then_some(Changed::Policy),
+            "memberclusters" => {
+                put(&mut self.clusters, name, entry).then(|| Changed::Cluster(name.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes an object out.
+    pub(crate) fn delete(&mut self, object: &ObjectKey, revision: Revision) -> Option<Changed> {
+        let name = &object.name;
+        match object.plural.as_str() {
+            "workloadclasses" => delete(&mut self.classes, name, revision),
+            "tenants" => delete(&mut self.tenants, name, revision),
+            "tenantquotas" => delete(&mut self.quotas, name, revision),
+            "regions" => delete(&mut self.regions, name, revision),
+            "gpupools" => delete(&mut self.pools, name, revision),
+            "memberclusters" => {
+                delete(&mut self.clusters, name, revision).map(|_| Changed::Cluster(name.clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn put<T: DeserializeOwned>(table: &mut Table<T>, name: &str, entry: &KeyValue) -> bool {
+    if table
+        .get(name)
+        .is_some_and(|known| known.revision >= entry.mod_revision)
+    {
+        return false;
+    }
+    match serde_json::from_slice(&entry.value) {
+        Ok(value) => {
+            table.insert(
+                name.to_owned(),
+                Versioned {
+                    value,
+                    revision: entry.mod_revision,
+                },
+            );
+            true
+        }
+        Err(error) => {
+            let key = String::from_utf8_lossy(&entry.key);
+            tracing::error!(%key, %error, "a stored object cannot be read");
+            false
+        }
+    }
+}
+
+fn delete<T>(table: &mut Table<T>, name: &str, revision: Revision) -> Option<Changed> {
+    if table
+        .get(name)
+        .is_none_or(|known| known.revision >= revision)
+    {
+        return None;
+    }
+    table.remove(name).map(|_| Changed::Policy)
+}

@@ -1,0 +1,482 @@
+//! The fleet: what each cluster's agent last said, and how well it is heard.
+//!
+//! Owns pools as shapes, the gangs that the agents list, and contact (behaviour, section 7). What
+//! an agent says is never edited here: decisions subtract what it does not show yet. Absence never
+//! means delete.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use meridian_api::ids::{Epoch, GangId, Incarnation};
+use meridian_api::units::{BootMillis, MilliGpus, Millis, Resources, UnixMillis};
+use meridian_policies::model::{Contact, Shape};
+use meridian_policies::shapes;
+use meridian_proto::convert::{self, Malformed};
+use meridian_proto::v1;
+use meridian_store::KeyValue;
+use meridian_store::keys::ObjectKey;
+use serde::{Deserialize, Serialize};
+
+/// Most pools of one cluster; a digest with more is refused. Hardware generations times purposes
+/// in the largest fleets known stay below a hundred.
+pub(crate) const MAX_POOLS: usize = 1024;
+/// Most rows of one pool: one per host of the largest clusters (Kubernetes ends at 5,000 nodes),
+/// twice over.
+pub(crate) const MAX_SHAPES: usize = 10_000;
+
+/// When silence becomes suspicion, and more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContactTerms {
+    /// Silence after which a cluster gets no new work.
+    pub(crate) suspect: Millis,
+    /// Silence after which it counts as unreachable.
+    pub(crate) unreachable: Millis,
+    /// Silence after which it counts as lost.
+    pub(crate) lost: Millis,
+}
+
+/// Clusters by name.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    /// Their state.
+    pub(crate) clusters: BTreeMap<String, ClusterState>,
+}
+
+/// What is known of one cluster.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterState {
+    /// A `MemberCluster` names it.
+    pub(crate) declared: bool,
+    /// Life of the agent that attached last.
+    pub(crate) incarnation: Incarnation,
+    /// Version of that agent.
+    pub(crate) version: String,
+    /// Boot clock of this hub when it last heard the agent; `None` = never in this term.
+    pub(crate) heard: Option<Heard>,
+    /// Pools as reported.
+    pub(crate) pools: BTreeMap<String, PoolState>,
+    /// Gangs as reported.
+    pub(crate) seen: BTreeMap<GangId, Seen>,
+    /// Epochs of orders that it will not carry out.
+    pub(crate) refused: BTreeMap<GangId, u64>,
+    /// Wall clock of the newest digest.
+    pub(crate) reported: UnixMillis,
+    /// What was last written of it to the store.
+    pub(crate) written: Written,
+    /// Status as last written.
+    pub(crate) status: Option<Arc<meridian_api::kinds::member_cluster::MemberClusterStatus>>,
+}
+
+/// When an agent was last heard: its session writes, the model reads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard(Arc<AtomicU64>);
+
+impl Heard {
+    /// Heard at `now`.
+    pub(crate) fn at(&self, now: BootMillis) {
+        self.0.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// When that was.
+    #[must_use]
+    pub(crate) fn last(&self) -> BootMillis {
+        BootMillis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// What the store last got to hear of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Contact in its status.
+    pub(crate) contact: Option<Contact>,
+    /// Incarnation in its status.
+    pub(crate) incarnation: Incarnation,
+    /// Capacity.
+    pub(crate) capacity: Option<BTreeMap<String, PoolState>>,
+    /// Boot clock of the write.
+    pub(crate) at: BootMillis,
+}
+
+/// One pool as reported. Also the stored form of capacity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PoolState {
+    /// Its hardware.
+    pub(crate) flavor: String,
+    /// Levels from the widest inward, without the host.
+    pub(crate) levels: Vec<String>,
+    /// Hosts, canonical.
+    pub(crate) shapes: Vec<Shape>,
+    /// GPUs of nodes that are out.
+    pub(crate) out: MilliGpus,
+}
+
+/// A gang as an agent last saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Under which epoch.
+    pub(crate) epoch: Epoch,
+    /// How far.
+    pub(crate) step: v1::GangStep,
+    /// Its devices are already out of the shapes.
+    pub(crate) holds: bool,
+    /// For a failure: the agent's reason.
+    pub(crate) reason: String,
+    /// For a failure: the exit code.
+    pub(crate) exit_code: i32,
+    /// For a person.
+    pub(crate) message: String,
+    /// Agent's wall clock at its start.
+    pub(crate) started: Option<UnixMillis>,
+    /// Agent's wall clock at its end.
+    pub(crate) ended: Option<UnixMillis>,
+}
+
+impl Seen {
+    /// True when nothing of it runs any more.
+    #[must_use]
+    pub(crate) fn is_over(&self) -> bool {
+        match self.step {
+            v1::GangStep::Succeeded | v1::GangStep::Failed | v1::GangStep::Stopped => true,
+            v1::GangStep::Unspecified
+            | v1::GangStep::Accepted
+            | v1::GangStep::Bound
+            | v1::GangStep::Running
+            | v1::GangStep::Stopping => false,
+        }
+    }
+}
+
+impl Fleet {
+    /// A `MemberCluster` appeared or went.
+    pub(crate) fn set_declared(&mut self, name: &str, declared: bool) {
+        let cluster = self.clusters.entry(name.to_owned()).or_default();
+        cluster.declared = declared;
+    }
+
+    /// Capacity as another leader last wrote it: what is known until the agent attaches.
+    pub(crate) fn put_capacity(&mut self, name: &str, value: &[u8]) {
+        let cluster = self.clusters.entry(name.to_owned()).or_default();
+        if cluster.heard.is_some() {
+            return;
+        }
+        match serde_json::from_slice::<BTreeMap<String, PoolState>>(value) {
+            Ok(pools) => cluster.pools = pools,
+            Err(error) => tracing::error!(cluster = name, %error, "capacity cannot be read"),
+        }
+    }
+
+    /// A cluster's status as stored.
+    pub(crate) fn put_status(&mut self, object: &ObjectKey, entry: &KeyValue) {
+        if object.plural != "memberclusters" {
+            return;
+        }
+        let cluster = self.clusters.entry(object.name.clone()).or_default();
+        cluster.status = serde_json::from_slice(&entry.value).ok().map(Arc::new);
+    }
+
+    /// Forgets who was heard: a new term begins, agents attach again.
+    pub(crate) fn start_term(&mut self) {
+        for cluster in self.clusters.values_mut() {
+            cluster.heard = None;
+            cluster.seen.clear();
+            cluster.written = Written::default();
+        }
+    }
+}
+
+impl ClusterState {
+    /// How well it is heard.
+    #[must_use]
+    pub(crate) fn contact(&self, now: BootMillis, terms: ContactTerms) -> Contact {
+        let Some(heard) = &self.heard else {
+            return Contact::Lost;
+        };
+        let silence = now.since(heard.last());
+        match silence {
+            _ if silence < terms.suspect => Contact::Ready,
+            _ if silence < terms.unreachable => Contact::Suspect,
+            _ if silence < terms.lost => Contact::Unreachable,
+            _ => Contact::Lost,
+        }
+    }
+
+    /// When its contact may next get worse, if nothing is heard until then.
+    #[must_use]
+    pub(crate) fn contact_changes(
+        &self,
+        now: BootMillis,
+        terms: ContactTerms,
+    ) -> Option<BootMillis> {
+        let last = self.heard.as_ref()?.last();
+        let steps = [terms.suspect, terms.unreachable, terms.lost];
+        steps
+            .into_iter()
+            .map(|step| last.after(step))
+            .find(|at| *at > now)
+    }
+
+    /// Takes in a digest; returns the gangs that it says something about.
+    pub(crate) fn absorb(
+        &mut self,
+        digest: &v1::Digest,
+        now: UnixMillis,
+    ) -> Result<Vec<GangId>, Malformed> {
+        let pools = digest
+            .pools
+            .iter()
+            .map(pool)
+            .collect::<Result<Vec<_>, _>>()?;
+        let seen = digest
+            .gangs
+            .iter()
+            .map(observation)
+            .collect::<Result<Vec<_>, _>>()?;
+        let removed = digest.removed_gangs.iter().map(GangId::try_from);
+        let removed = removed.collect::<Result<Vec<_>, _>>()?;
+        if self.pools.len() + pools.len() > 2 * MAX_POOLS {
+            return Err(too_many(
+                "digest.pools",
+                pools.len(),
+                "at most 1024 pools a cluster",
+            ));
+        }
+        let mut touched: Vec<GangId> = removed.clone();
+        if digest.full {
+            touched.extend(self.seen.keys());
+            self.pools.clear();
+            self.seen.clear();
+        }
+        for name in &digest.removed_pools {
+            self.pools.remove(name);
+        }
+        for gang in removed {
+            self.seen.remove(&gang);
+        }
+        touched.extend(seen.iter().map(|(gang, _)| *gang));
+        self.pools.extend(pools);
+        self.seen.extend(seen);
+        self.reported = now;
+        Ok(touched)
+    }
+
+    /// Takes in steps that an agent reports as they happen.
+    pub(crate) fn observe(
+        &mut self,
+        gangs: &[v1::GangObservation],
+    ) -> Result<Vec<GangId>, Malformed> {
+        let seen = gangs
+            .iter()
+            .map(observation)
+            .collect::<Result<Vec<_>, _>>()?;
+        let touched = seen.iter().map(|(gang, _)| *gang).collect();
+        for (gang, mut new) in seen {
+            // A report says how far a gang is; only a digest says what the shapes include.
+            if let Some(known) = self.seen.get(&gang) {
+                if known.epoch > new.epoch {
+                    continue;
+                }
+                new.holds = known.holds && known.epoch == new.epoch;
+            } else {
+                new.holds = false;
+            }
+            self.seen.insert(gang, new);
+        }
+        Ok(touched)
+    }
+
+    /// GPUs of its pools: in all, free, and out.
+    #[must_use]
+    pub(crate) fn gpus(&self) -> (MilliGpus, MilliGpus, MilliGpus) {
+        let zero = (MilliGpus::ZERO, MilliGpus::ZERO, MilliGpus::ZERO);
+        self.pools.values().fold(zero, |(total, free, out), pool| {
+            let (all, left) = (
+                shapes::allocatable(&pool.shapes),
+                shapes::free(&pool.shapes),
+            );
+            (
+                total.saturating_add(all.gpus).saturating_add(pool.out),
+                free.saturating_add(left.gpus),
+                out.saturating_add(pool.out),
+            )
+        })
+    }
+}
+
+fn too_many(what: &'static str, found: usize, expected: &'static str) -> Malformed {
+    Malformed::Wrong {
+        what,
+        found: found.to_string(),
+        expected,
+    }
+}
+
+fn pool(pool: &v1::Pool) -> Result<(String, PoolState), Malformed> {
+    if pool.shapes.len() > MAX_SHAPES {
+        return Err(too_many(
+            "pool.shapes",
+            pool.shapes.len(),
+            "at most 10000 rows a pool",
+        ));
+    }
+    let rows = pool.shapes.iter().map(|row| shape(row, pool.levels.len()));
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let state = PoolState {
+        flavor: pool.flavor.clone(),
+        levels: pool.levels.clone(),
+        shapes: shapes::canonical(&rows),
+        out: MilliGpus(pool.out_milli_gpus),
+    };
+    Ok((pool.name.clone(), state))
+}
+
+fn shape(row: &v1::Shape, levels: usize) -> Result<Shape, Malformed> {
+    if row.domains.len() != levels {
+        let found = row.domains.len();
+        return Err(too_many(
+            "shape.domains",
+            found,
+            "one name per level of its pool",
+        ));
+    }
+    let allocatable: Resources = row
+        .allocatable
+        .ok_or(Malformed::Missing("shape.allocatable"))?
+        .into();
+    let free: Resources = row.free.ok_or(Malformed::Missing("shape.free"))?.into();
+    if !allocatable.covers(free) {
+        return Err(Malformed::Wrong {
+            what: "shape.free",
+            found: format!("{free:?}"),
+            expected: "at most what the host has",
+        });
+    }
+    Ok(Shape {
+        domains: row.domains.clone(),
+        allocatable,
+        free,
+        hosts: row.hosts,
+    })
+}
+
+fn observation(seen: &v1::GangObservation) -> Result<(GangId, Seen), Malformed> {
+    let gang = convert::gang(seen.gang.as_ref())?;
+    let instant = |millis: i64| (millis != 0).then_some(UnixMillis(millis));
+    let state = Seen {
+        epoch: convert::epoch(seen.epoch)?,
+        step: seen.step(),
+        holds: !seen.holds.is_empty(),
+        reason: seen.reason.clone(),
+        exit_code: seen.exit_code,
+        message: seen.message.clone(),
+        started: instant(seen.started_ms),
+        ended: instant(seen.ended_ms),
+    };
+    Ok((gang, state))
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_api::ids::Uid;
+
+    use super::*;
+
+    const TERMS: ContactTerms = ContactTerms {
+        suspect: Millis(8_000),
+        unreachable: Millis(20_000),
+        lost: Millis(120_000),
+    };
+
+    fn cluster_heard_at(at: u64) -> ClusterState {
+        let heard = Heard::default();
+        heard.at(BootMillis(at));
+        ClusterState {
+            heard: Some(heard),
+            ..ClusterState::default()
+        }
+    }
+
+    #[test]
+    fn silence_makes_contact_worse_step_by_step() {
+        let cluster = cluster_heard_at(1_000);
+        let at = |millis| cluster.contact(BootMillis(millis), TERMS);
+        assert_eq!(at(8_999), Contact::Ready);
+        assert_eq!(at(9_000), Contact::Suspect);
+        assert_eq!(at(21_000), Contact::Unreachable);
+        assert_eq!(at(121_000), Contact::Lost);
+        let next = cluster.contact_changes(BootMillis(9_000), TERMS);
+        assert_eq!(next, Some(BootMillis(21_000)));
+        assert_eq!(
+            ClusterState::default().contact(BootMillis(5), TERMS),
+            Contact::Lost
+        );
+    }
+
+    #[test]
+    fn a_delta_removes_only_what_it_names() {
+        let gang = |index| v1::GangObservation {
+            gang: Some(GangId { job: Uid(1), index }.into()),
+            epoch: 1,
+            step: v1::GangStep::Running.into(),
+            ..v1::GangObservation::default()
+        };
+        let mut cluster = cluster_heard_at(0);
+        let full = v1::Digest {
+            full: true,
+            gangs: vec![gang(0), gang(1)],
+            ..Default::default()
+        };
+        cluster.absorb(&full, UnixMillis(1)).expect("well formed");
+        let removed = vec![
+            GangId {
+                job: Uid(1),
+                index: 0,
+            }
+            .into(),
+        ];
+        let delta = v1::Digest {
+            removed_gangs: removed,
+            ..Default::default()
+        };
+        cluster.absorb(&delta, UnixMillis(2)).expect("well formed");
+        assert_eq!(
+            cluster
+                .seen
+                .keys()
+                .map(|gang| gang.index)
+                .collect::<Vec<_>>(),
+            [1]
+        );
+    }
+
+    #[test]
+    fn a_host_cannot_have_more_free_than_it_has() {
+        let one = |gpus| {
+            Some(v1::Resources {
+                milli_gpus: gpus,
+                ..Default::default()
+            })
+        };
+        let row = v1::Shape {
+            domains: vec![],
+            allocatable: one(1),
+            free: one(2),
+            hosts: 1,
+        };
+        let lying = v1::Pool {
+            name: "a".into(),
+            shapes: vec![row],
+            ..Default::default()
+        };
+        let digest = v1::Digest {
+            full: true,
+            pools: vec![lying],
+            ..Default::default()
+        };
+        let error = cluster_heard_at(0)
+            .absorb(&digest, UnixMillis(1))
+            .expect_err("refused");
+        assert!(error.to_string().contains("shape.free"));
+    }
+}

@@ -1,0 +1,253 @@
+//! Jobs as the model keeps them: parsed once, without their pod templates.
+//!
+//! Owns what of a job its gangs need in order to be placed, and the job's progress. Never decides.
+
+use std::sync::Arc;
+
+use meridian_api::ids::{GangId, Revision, Uid};
+use meridian_api::kinds::FederatedJob;
+use meridian_api::kinds::federated_job::FederatedJobStatus;
+use meridian_api::reasons::Reason;
+use meridian_api::units::{Millis, UnixMillis};
+use meridian_policies::model::{GangShape, RoleShape};
+use meridian_store::KeyValue;
+use meridian_store::keys::ObjectKey;
+
+use super::Model;
+use crate::progress::JobProgress;
+
+/// Plural under which jobs are stored.
+pub(crate) const PLURAL: &str = "federatedjobs";
+/// Keeps a job until nothing of it runs.
+pub(crate) const FINALIZER: &str = "meridian.dev/drain";
+/// Carries the trace of a submit.
+pub(crate) const TRACEPARENT_ANNOTATION: &str = "meridian.dev/traceparent";
+
+/// One job.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// Its identity.
+    pub(crate) uid: Uid,
+    /// Where it is stored.
+    pub(crate) key: ObjectKey,
+    /// Metadata and spec, without pod templates.
+    pub(crate) object: Arc<FederatedJob>,
+    /// Revision of the spec.
+    pub(crate) spec_revision: Revision,
+    /// Its gangs in one copy; copy after copy they repeat.
+    pub(crate) gangs: Arc<Vec<GangRow>>,
+    /// How far it is.
+    pub(crate) progress: JobProgress,
+    /// Revision of the progress.
+    pub(crate) progress_revision: Revision,
+    /// Status as last written.
+    pub(crate) status: Option<Arc<FederatedJobStatus>>,
+    /// Revision of the status.
+    pub(crate) status_revision: Revision,
+}
+
+/// What one gang of a copy is like.
+#[derive(Clone, Debug)]
+pub(crate) struct GangRow {
+    /// Its pods.
+    pub(crate) shape: GangShape,
+    /// Hash of the template of each role, in hexadecimal.
+    pub(crate) templates: Vec<String>,
+    /// From SIGTERM to SIGKILL.
+    pub(crate) grace: Millis,
+    /// From accepted to running, else undone.
+    pub(crate) place_timeout: Option<Millis>,
+}
+
+/// Why a job cannot even be looked at by a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// From the closed list.
+    pub(crate) reason: Reason,
+    /// What it names that is not there, for a person.
+    pub(crate) message: String,
+}
+
+impl Job {
+    /// Reads a stored job.
+    fn read(key: &ObjectKey, entry: &KeyValue) -> Result<Self, String> {
+        let object: FederatedJob =
+            serde_json::from_slice(&entry.value).map_err(|error| error.to_string())?;
+        object.metadata.uid.ok_or("it has no uid")?;
+        Ok(Self {
+            key: key.clone(),
+            ..Self::new(object, entry.mod_revision)
+        })
+    }
+
+    /// A job as the model keeps it.
+    pub(super) fn new(mut object: FederatedJob, spec_revision: Revision) -> Self {
+        let gangs = (0..object.gangs_per_copy()).filter_map(|index| gang_row(&object, index));
+        let gangs = Arc::new(gangs.collect());
+        for role in &mut object.spec.roles {
+            role.template = serde_json::Value::Null;
+        }
+        Self {
+            uid: object.metadata.uid.unwrap_or_default(),
+            key: ObjectKey {
+                plural: PLURAL.to_owned(),
+                namespace: object.metadata.namespace.clone(),
+                name: object.metadata.name.clone(),
+            },
+            object: Arc::new(object),
+            spec_revision,
+            gangs,
+            progress: JobProgress::default(),
+            progress_revision: Revision::default(),
+            status: None,
+            status_revision: Revision::default(),
+        }
+    }
+
+    /// `namespace/name`.
+    #[must_use]
+    pub(crate) fn full_name(&self) -> String {
+        format!(
+            "{}/{}",
+            self.key.namespace.as_deref().unwrap_or_default(),
+            self.key.name
+        )
+    }
+
+    /// Who pays: the spec's tenant, else the one named like the namespace.
+    #[must_use]
+    pub(crate) fn tenant(&self) -> &str {
+        let namespace = || self.key.namespace.as_deref().unwrap_or_default();
+        self.object.spec.tenant.as_deref().unwrap_or_else(namespace)
+    }
+
+    /// Gangs in all copies.
+    #[must_use]
+    pub(crate) fn gang_count(&self) -> u32 {
+        self.object.gang_count()
+    }
+
+    /// What gang number `index` is like.
+    #[must_use]
+    pub(crate) fn gang(&self, index: u32) -> Option<&GangRow> {
+        if index >= self.gang_count() {
+            return None;
+        }
+        self.gangs.get(index as usize % self.gangs.len().max(1))
+    }
+
+    /// Asked to go.
+    #[must_use]
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.object.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Every gang has ended for good.
+    #[must_use]
+    pub(crate) fn is_over(&self) -> bool {
+        self.progress.succeeded.len() + self.progress.failed.len() >= self.gang_count()
+    }
+
+    /// When it was submitted.
+    #[must_use]
+    pub(crate) fn submitted(&self) -> UnixMillis {
+        self.object
+            .metadata
+            .creation_timestamp
+            .map_or(UnixMillis::ZERO, |time| time.0)
+    }
+
+    /// True when the gang, had it no placement, is to get one (or stays suspended).
+    #[must_use]
+    pub(crate) fn wants_place(&self, index: u32) -> bool {
+        !self.is_deleting() && index < self.gang_count() && !self.progress.is_over(index)
+    }
+}
+
+fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
+    let gang = job.gang(index)?;
+    let shape = |role: &meridian_api::kinds::federated_job::RoleTemplate<'_>| RoleShape {
+        name: role.name.to_owned(),
+        per_pod: role.per_pod,
+        min: role.min,
+        max: role.max,
+        step: role.step,
+        required: role.required.map(str::to_owned),
+        preferred: role.preferred.map(str::to_owned),
+    };
+    let hash = |role: &meridian_api::kinds::federated_job::RoleTemplate<'_>| {
+        job.template_hash(role.name)
+            .map_or_else(String::new, |hash| hex(&hash))
+    };
+    Some(GangRow {
+        shape: GangShape {
+            roles: gang.roles.iter().map(shape).collect(),
+        },
+        templates: gang.roles.iter().map(hash).collect(),
+        grace: gang.grace,
+        place_timeout: gang.place_timeout,
+    })
+}
+
+/// Bytes in lower-case hexadecimal.
+#[must_use]
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Model {
+    pub(super) fn put_job(&mut self, key: &ObjectKey, entry: &KeyValue) {
+        let mut job = match Job::read(key, entry) {
+            Ok(job) => job,
+            Err(error) => {
+                tracing::error!(key = ?key, %error, "a stored job cannot be read");
+                return;
+            }
+        };
+        let uid = job.uid;
+        if let Some(known) = self.jobs.get(&uid) {
+            if known.spec_revision >= job.spec_revision {
+                return;
+            }
+            job.progress = known.progress.clone();
+            job.progress_revision = known.progress_revision;
+            job.status.clone_from(&known.status);
+            job.status_revision = known.status_revision;
+        }
+        let name = (key.namespace.clone().unwrap_or_default(), key.name.clone());
+        self.names.insert(name, uid);
+        self.jobs.insert(uid, job);
+        self.refresh_job(uid);
+    }
+
+    pub(super) fn put_job_status(&mut self, key: &ObjectKey, entry: &KeyValue) {
+        let name = (key.namespace.clone().unwrap_or_default(), key.name.clone());
+        let Some(job) = self.names.get(&name).and_then(|uid| self.jobs.get_mut(uid)) else {
+            return;
+        };
+        if job.status_revision >= entry.mod_revision {
+            return;
+        }
+        job.status = serde_json::from_slice(&entry.value).ok().map(Arc::new);
+        job.status_revision = entry.mod_revision;
+    }
+
+    pub(super) fn delete_job(&mut self, key: &ObjectKey, revision: Revision) {
+        let name = (key.namespace.clone().unwrap_or_default(), key.name.clone());
+        let Some(uid) = self.names.get(&name).copied() else {
+            return;
+        };
+        if self
+            .jobs
+            .get(&uid)
+            .is_none_or(|job| job.spec_revision >= revision)
+        {
+            return;
+        }
+        self.names.remove(&name);
+        let count = self.jobs.remove(&uid).map_or(0, |job| job.gang_count());
+        for index in 0..count {
+            self.refresh_gang(GangId { job: uid, index });
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The model: what the store and the agents say, kept warm in memory for deciding.
+//!
+//! Owns the rows that a snapshot is made of. It changes in two ways only: by events of the store
+//! (its own commits included) and by what agents report. One task owns it; a follower keeps it
+//! just as warm. Never writes.
+
+mod catalog;
+mod fleet;
+mod jobs;
+mod snapshot;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use meridian_api::ids::{GangId, Revision, StoreGeneration, Uid};
+use meridian_store::keys::{self, ObjectKey, Part};
+use meridian_store::{Event, KeyValue};
+
+pub(crate) use catalog::Catalog;
+pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, Written};
+pub(crate) use jobs::{
+    FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble, hex,
+};
+pub(crate) use snapshot::{Labelled, Situation};
+
+use crate::placement::PlacementRecord;
+use crate::progress::JobProgress;
+
+/// A placement as stored.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredPlacement {
+    /// What it says.
+    pub(crate) record: Arc<PlacementRecord>,
+    /// Revision of its newest change.
+    pub(crate) revision: Revision,
+}
+
+/// Everything a decision may look at, as of one revision of the store and the newest reports.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    /// Everything up to this revision is in.
+    revision: Revision,
+    /// Newest change of the policy head.
+    policy_head: Revision,
+    /// Newest decision.
+    ledger_head: Revision,
+    /// History of the store.
+    store_generation: StoreGeneration,
+    /// Named policies.
+    pub(crate) catalog: Catalog,
+    /// Clusters and what their agents see.
+    pub(crate) fleet: Fleet,
+    jobs: BTreeMap<Uid, Job>,
+    names: BTreeMap<(String, String), Uid>,
+    placements: BTreeMap<GangId, StoredPlacement>,
+    /// Gangs without a place that are to get one.
+    waiting: BTreeSet<GangId>,
+    /// Gangs whose placement and newest observation have not been compared yet.
+    unsettled: BTreeSet<GangId>,
+    /// Jobs to look at: deleted, suspended, or done.
+    unsettled_jobs: BTreeSet<Uid>,
+    /// Clusters whose orders have changed since they were last told.
+    untold: BTreeSet<String>,
+    /// Removed keys with the revision that removed them, until the watch has passed it: an older
+    /// event that is still on its way must not bring a row back.
+    tombstones: BTreeMap<Bytes, Revision>,
+    /// Something changed that a decision may depend on.
+    changed: bool,
+}
+
+impl Model {
+    /// The revision up to which everything is in.
+    #[must_use]
+    pub(crate) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Newest decision.
+    #[must_use]
+    pub(crate) fn ledger_head(&self) -> Revision {
+        self.ledger_head
+    }
+
+    /// History of the store.
+    #[must_use]
+    pub(crate) fn store_generation(&self) -> StoreGeneration {
+        self.store_generation
+    }
+
+    /// Jobs by UID.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values()
+    }
+
+    /// One job.
+    #[must_use]
+    pub(crate) fn job(&self, uid: Uid) -> Option<&Job> {
+        self.jobs.get(&uid)
+    }
+
+    /// One job by name.
+    #[must_use]
+    pub(crate) fn job_named(&self, namespace: &str, name: &str) -> Option<&Job> {
+        self.jobs
+            .get(self.names.get(&(namespace.to_owned(), name.to_owned()))?)
+    }
+
+    /// All placements, by gang.
+    pub(crate) fn placements(&self) -> impl Iterator<Item = &StoredPlacement> {
+        self.placements.values()
+    }
+
+    /// One placement.
+    #[must_use]
+    pub(crate) fn placement(&self, gang: GangId) -> Option<&StoredPlacement> {
+        self.placements.get(&gang)
+    }
+
+    /// Placements of one job, by index.
+    pub(crate) fn placements_of(&self, job: Uid) -> impl Iterator<Item = &StoredPlacement> {
+        let of_job = GangId { job, index: 0 }..=GangId {
+            job,
+            index: u32::MAX,
+        };
+        self.placements
+            .range(of_job)
+            .map(|(_, placement)| placement)
+    }
+
+    /// Gangs that wait for a place.
+    #[must_use]
+    pub(crate) fn waiting(&self) -> &BTreeSet<GangId> {
+        &self.waiting
+    }
+
+    /// Puts in what a list at `revision` returned. Start of a model's life.
+    pub(crate) fn load(&mut self, entries: &[KeyValue], revision: Revision) {
+        for entry in entries {
+            self.put(entry);
+        }
+        self.advance(revision);
+    }
+
+    /// Puts in the events of one revision, from the watch. A bookmark has none.
+    pub(crate) fn absorb(&mut self, events: &[Event], revision: Revision) {
+        self.absorb_own(events);
+        self.advance(revision);
+    }
+
+    /// Puts in what this hub has just committed, ahead of the watch.
+    pub(crate) fn absorb_own(&mut self, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::Put { current, .. } => self.put(current),
+                Event::Delete { key, revision, .. } => self.delete(key, *revision),
+            }
+        }
+    }
+
+    fn advance(&mut self, revision: Revision) {
+        self.revision = self.revision.max(revision);
+        self.tombstones.retain(|_, removed| *removed > revision);
+    }
+
+    fn put(&mut self, entry: &KeyValue) {
+        if self
+            .tombstones
+            .get(&entry.key)
+            .is_some_and(|removed| *removed >= entry.mod_revision)
+        {
+            return;
+        }
+        let key = std::str::from_utf8(&entry.key).unwrap_or_default();
+        match key.split_once('/').unwrap_or_default() {
+            ("objects", _) => {
+                if let Some((object, part)) = ObjectKey::parse(&entry.key) {
+                    self.put_object(&object, part, entry);
+                }
+            }
+            ("placements", gang) => self.put_placement(gang, entry),
+            ("progress", job) => self.put_progress(job, entry),
+            ("capacity", cluster) => self.fleet.put_capacity(cluster, &entry.value),
+            ("hub", _) => self.put_head(entry),
+            // Agents, idempotency records and templates are read where they are needed.
+            _ => {}
+        }
+    }
+
+    fn put_head(&mut self, entry: &KeyValue) {
+        if entry.key == keys::policy_head() {
+            self.policy_head = self.policy_head.max(entry.mod_revision);
+            self.changed = true;
+        } else if entry.key == keys::ledger_head() {
+            self.ledger_head = self.ledger_head.max(entry.mod_revision);
+        } else if entry.key == keys::store_generation() {
+            let text = String::from_utf8_lossy(&entry.value);
+            self.store_generation = StoreGeneration(text.trim().parse().unwrap_or_default());
+        }
+    }
+
+    fn put_object(&mut self, object: &ObjectKey, part: Part, entry: &KeyValue) {
+        if object.plural == jobs::PLURAL {
+            match part {
+                Part::Spec => self.put_job(object, entry),
+                Part::Status => self.put_job_status(object, entry),
+            }
+        } else if part == Part::Spec {
+            let Some(change) = self.catalog.put(object, entry) else {
+                return;
+            };
+            self.after_catalog(&change);
+        } else {
+            self.fleet.put_status(object, entry);
+        }
+    }
+
+    fn after_catalog(&mut self, change: &catalog::Changed) {
+        self.changed = true;
+        match change {
+            catalog::Changed::Cluster(name) => {
+                let spec = self
+                    .catalog
+                    .clusters
+                    .get(name)
+                    .map(|cluster| &cluster.value.spec);
+                self.fleet.set_declared(name, spec.is_some());
+            }
+            catalog::Changed::Policy => {}
+        }
+    }
+
+    fn put_placement(&mut self, gang: &str, entry: &KeyValue) {
+        let Ok(gang) = gang.parse::<GangId>() else {
+            return;
+        };
+        if self
+            .placements
+            .get(&gang)
+            .is_some_and(|row| row.revision >= entry.mod_revision)
+        {
+            return;
+        }
+        match serde_json::from_slice::<PlacementRecord>(&entry.value) {
+            Ok(record) => {
+                self.untold.insert(record.cluster.clone());
+                let row = StoredPlacement {
+                    record: Arc::new(record),
+                    revision: entry.mod_revision,
+                };
+                self.placements.insert(gang, row);
+                self.refresh_gang(gang);
+            }
+            Err(error) => tracing::error!(%gang, %error, "a stored placement cannot be read"),
+        }
+    }
+
+    fn put_progress(&mut self, job: &str, entry: &KeyValue) {
+        let Ok(uid) = job.parse::<Uid>() else { return };
+        let Some(job) = self.jobs.get_mut(&uid) else {
+            // Keys sort so that a job is read before its progress: this one's job is gone.
+            return;
+        };
+        if job.progress_revision >= entry.mod_revision {
+            return;
+        }
+        match serde_json::from_slice::<JobProgress>(&entry.value) {
+            Ok(progress) => {
+                job.progress = progress;
+                job.progress_revision = entry.mod_revision;
+                self.refresh_job(uid);
+            }
+            Err(error) => tracing::error!(%uid, %error, "a job's progress cannot be read"),
+        }
+    }
+
+    fn delete(&mut self, key: &Bytes, revision: Revision) {
+        self.tombstones.insert(key.clone(), revision);
+        let text = std::str::from_utf8(key).unwrap_or_default();
+        match text.split_once('/').unwrap_or_default() {
+            ("objects", _) => {
+                let Some((object, Part::Spec)) = ObjectKey::parse(key) else {
+                    return;
+                };
+                if object.plural == jobs::PLURAL {
+                    self.delete_job(&object, revision);
+                } else if let Some(change) = self.catalog.delete(&object, revision) {
+                    self.after_catalog(&change);
+                }
+            }
+            ("placements", gang) => {
+                let Ok(gang) = gang.parse::<GangId>() else {
+                    return;
+                };
+                let is_older = |row: &StoredPlacement| row.revision < revision;
+                if self.placements.get(&gang).is_some_and(is_older)
+                    && let Some(row) = self.placements.remove(&gang)
+                {
+                    self.untold.insert(row.record.cluster.clone());
+                    self.refresh_gang(gang);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts the gang where it belongs: waiting, or not.
+    fn refresh_gang(&mut self, gang: GangId) {
+        let waits = self
+            .jobs
+            .get(&gang.job)
+            .is_some_and(|job| job.wants_place(gang.index))
+            && !self.placements.contains_key(&gang);
+        let moved = if waits {
+            self.waiting.insert(gang)
+        } else {
+            self.waiting.remove(&gang)
+        };
+        self.changed |= moved;
+        self.unsettled.insert(gang);
+        self.unsettled_jobs.insert(gang.job);
+        self.changed = true;
+    }
+
+    /// All of a job's gangs.
+    fn refresh_job(&mut self, uid: Uid) {
+        let count = self.jobs.get(&uid).map_or(0, Job::gang_count);
+        for index in 0..count {
+            self.refresh_gang(GangId { job: uid, index });
+        }
+        self.unsettled_jobs.insert(uid);
+    }
+
+    /// True when a decision may come out differently than the last; asked once per round.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Makes the next round decide again, though nothing new came in.
+    pub(crate) fn set_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Gangs and jobs to settle, once.
+    pub(crate) fn take_unsettled(&mut self) -> (BTreeSet<GangId>, BTreeSet<Uid>) {
+        (
+            std::mem::take(&mut self.unsettled),
+            std::mem::take(&mut self.unsettled_jobs),
+        )
+    }
+
+    /// Puts back what could not be settled.
+    pub(crate) fn unsettle(&mut self, gangs: BTreeSet<GangId>, jobs: BTreeSet<Uid>) {
+        self.unsettled.extend(gangs);
+        self.unsettled_jobs.extend(jobs);
+    }
+
+    /// Clusters whose orders changed, once.
+    pub(crate) fn take_untold(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.untold)
+    }
+
+    /// Everything is to be looked at and told again: a new term.
+    pub(crate) fn start_term(&mut self) {
+        self.changed = true;
+        self.unsettled.extend(self.placements.keys().copied());
+        self.unsettled_jobs.extend(self.jobs.keys().copied());
+        self.untold.extend(self.fleet.clusters.keys().cloned());
+    }
+
+    /// Names what an agent's report touched.
+    pub(crate) fn touch(&mut self, cluster: &str, gangs: impl IntoIterator<Item = GangId>) {
+        self.unsettled.extend(gangs);
+        self.untold.insert(cluster.to_owned());
+        self.changed = true;
+    }
+}

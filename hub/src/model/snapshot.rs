@@ -1,0 +1,399 @@
+//! From the model to a snapshot: rows and ordinals for one decision.
+//!
+//! Owns the translation of names to ordinals and back, and the subtraction of what is decided but
+//! not yet shown by a digest: nothing twice, nothing forgotten. Reads only.
+
+use std::collections::BTreeMap;
+
+use meridian_api::ids::{GangId, Uid};
+use meridian_api::kinds::FederatedJob;
+use meridian_api::quantity::Time;
+use meridian_api::reasons::Reason;
+use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
+use meridian_policies::model::{
+    Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held, Pool, Quota,
+    RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
+};
+use meridian_policies::shapes;
+
+use super::fleet::ContactTerms;
+use super::{ClusterState, Job, Model, Trouble};
+
+/// Worth of a card whose flavor nobody has priced: the reference card's.
+const DEFAULT_WORTH: u64 = 1000;
+
+/// A UID that no stored job has: theirs are of version 4, this one is of none.
+const HYPOTHETICAL: Uid = Uid(1);
+
+/// The circumstances of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Situation {
+    /// Wall clock.
+    pub(crate) now: UnixMillis,
+    /// Boot clock, for contact.
+    pub(crate) boot: BootMillis,
+    /// For choices that are free.
+    pub(crate) seed: u64,
+    /// When silence becomes suspicion.
+    pub(crate) terms: ContactTerms,
+}
+
+/// A snapshot and what could not be put into it.
+#[derive(Debug, Default)]
+pub(crate) struct Labelled {
+    /// For the decision.
+    pub(crate) snapshot: Snapshot,
+    /// Waiting gangs of jobs that name what is not there.
+    pub(crate) troubled: Vec<(GangId, Trouble)>,
+}
+
+/// Names to ordinals.
+#[derive(Default)]
+struct Ordinals {
+    flavors: BTreeMap<String, FlavorIx>,
+    classes: BTreeMap<String, ClassIx>,
+    tenants: BTreeMap<String, TenantIx>,
+    regions: BTreeMap<String, RegionIx>,
+    clusters: BTreeMap<String, ClusterIx>,
+}
+
+fn number<'a, I>(
+    names: impl Iterator<Item = &'a String>,
+    ordinal: fn(u32) -> I,
+) -> BTreeMap<String, I> {
+    names
+        .zip(0_u32..)
+        .map(|(name, position)| (name.clone(), ordinal(position)))
+        .collect()
+}
+
+impl Model {
+    /// Everything a decision may look at, frozen.
+    #[must_use]
+    pub(crate) fn snapshot(&self, situation: Situation) -> Labelled {
+        let ordinals = self.ordinals();
+        let mut snapshot = Snapshot {
+            revision: self.revision,
+            now: situation.now,
+            seed: situation.seed,
+            store_generation: self.store_generation,
+            policy_head: self.policy_head,
+            flavors: ordinals
+                .flavors
+                .keys()
+                .map(|name| Flavor {
+                    name: name.clone(),
+                    worth: DEFAULT_WORTH,
+                })
+                .collect(),
+            regions: ordinals.regions.keys().cloned().collect(),
+            classes: self.class_rows(),
+            tenants: self.tenant_rows(&ordinals),
+            clusters: self.cluster_rows(&ordinals, situation),
+            ..Snapshot::default()
+        };
+        snapshot.pools = self.pool_rows(&ordinals);
+        snapshot.held = self.held_rows(&ordinals);
+        let mut troubled = Vec::new();
+        for gang in &self.waiting {
+            let Some(job) = self.jobs.get(&gang.job) else {
+                continue;
+            };
+            match self.waiting_row(&ordinals, job, *gang) {
+                Ok(row) => snapshot.waiting.push(row),
+                Err(trouble) => troubled.push((*gang, trouble)),
+            }
+        }
+        snapshot
+            .waiting
+            .sort_by_key(|row| (row.submitted, row.gang));
+        Labelled { snapshot, troubled }
+    }
+
+    /// The snapshot in which `job` had been submitted just now, and the UID it has there.
+    pub(crate) fn hypothetical(
+        &self,
+        situation: Situation,
+        job: &FederatedJob,
+    ) -> Result<(Labelled, Uid), Trouble> {
+        let mut job = job.clone();
+        job.metadata.uid = Some(HYPOTHETICAL);
+        job.metadata.creation_timestamp = Some(Time(situation.now));
+        let job = Job::new(job, self.revision);
+        let mut labelled = self.snapshot(situation);
+        let ordinals = self.ordinals();
+        for index in 0..job.gang_count() {
+            let gang = GangId {
+                job: HYPOTHETICAL,
+                index,
+            };
+            labelled
+                .snapshot
+                .waiting
+                .push(self.waiting_row(&ordinals, &job, gang)?);
+        }
+        Ok((labelled, HYPOTHETICAL))
+    }
+
+    fn ordinals(&self) -> Ordinals {
+        let mut flavors: BTreeMap<String, FlavorIx> = BTreeMap::new();
+        let of_pools = self
+            .fleet
+            .clusters
+            .values()
+            .flat_map(|cluster| cluster.pools.values());
+        let of_rows = self.placements.values().map(|row| &row.record.flavor);
+        let quotas = self.catalog.quotas.values();
+        let of_quotas = quotas.flat_map(|quota| &quota.value.spec.resources);
+        for name in of_pools
+            .map(|pool| &pool.flavor)
+            .chain(of_rows)
+            .chain(of_quotas.filter_map(|row| row.flavor.as_ref()))
+        {
+            flavors.insert(name.clone(), FlavorIx(0));
+        }
+        Ordinals {
+            flavors: number(flavors.keys(), FlavorIx),
+            classes: number(self.catalog.classes.keys(), ClassIx),
+            tenants: number(self.catalog.tenants.keys(), TenantIx),
+            regions: number(self.catalog.regions.keys(), RegionIx),
+            clusters: number(self.catalog.clusters.keys(), ClusterIx),
+        }
+    }
+
+    fn class_rows(&self) -> Vec<Class> {
+        let row = |(name, class): (&String, &super::catalog::Versioned<_>)| {
+            let class: &meridian_api::kinds::WorkloadClass = &class.value;
+            Class {
+                name: name.clone(),
+                priority: class.spec.priority,
+            }
+        };
+        self.catalog.classes.iter().map(row).collect()
+    }
+
+    fn tenant_rows(&self, ordinals: &Ordinals) -> Vec<Tenant> {
+        let mut rows = Vec::with_capacity(self.catalog.tenants.len());
+        for (name, tenant) in &self.catalog.tenants {
+            let parent = tenant.value.spec.parent.as_ref();
+            let quota = self
+                .catalog
+                .quotas
+                .values()
+                .find(|quota| quota.value.spec.tenant == *name);
+            let limits = quota
+                .map(|quota| quota.value.spec.limits)
+                .unwrap_or_default();
+            let quotas = quota.map_or(&[][..], |quota| &quota.value.spec.resources);
+            let quotas = quotas.iter().map(|row| Quota {
+                flavor: row
+                    .flavor
+                    .as_ref()
+                    .and_then(|name| ordinals.flavors.get(name).copied()),
+                nominal: row.nominal.0,
+                borrowing_limit: row.borrowing_limit.map(|limit| limit.0),
+                hard_cap: row.hard_cap.map(|cap| cap.0),
+            });
+            rows.push(Tenant {
+                name: name.clone(),
+                parent: parent.and_then(|parent| ordinals.tenants.get(parent).copied()),
+                quotas: quotas.collect(),
+                gpus_per_job: limits.gpus_per_job.map(|limit| limit.0),
+                running_jobs: limits.running_jobs,
+            });
+        }
+        rows
+    }
+
+    fn cluster_rows(&self, ordinals: &Ordinals, situation: Situation) -> Vec<Cluster> {
+        let mut rows = Vec::with_capacity(self.catalog.clusters.len());
+        for (name, cluster) in &self.catalog.clusters {
+            let state = self.fleet.clusters.get(name);
+            let contact = |state: &ClusterState| state.contact(situation.boot, situation.terms);
+            let region = ordinals.regions.get(&cluster.value.spec.region).copied();
+            rows.push(Cluster {
+                name: name.clone(),
+                // Admission lets no cluster in without its region, nor a region go before it.
+                region: region.unwrap_or_default(),
+                contact: state.map_or(Contact::Lost, contact),
+                cordoned: cluster.value.spec.cordoned || region.is_none(),
+            });
+        }
+        rows
+    }
+
+    fn pool_rows(&self, ordinals: &Ordinals) -> Vec<Pool> {
+        let mut rows = Vec::new();
+        for (cluster, ordinal) in &ordinals.clusters {
+            let Some(state) = self.fleet.clusters.get(cluster) else {
+                continue;
+            };
+            let mut unlisted = self.unlisted(cluster, state);
+            for (name, pool) in &state.pools {
+                let declared = self
+                    .catalog
+                    .pools
+                    .values()
+                    .map(|pool| &pool.value)
+                    .find(|object| {
+                        let reported = object.spec.pool.as_ref().unwrap_or(&object.metadata.name);
+                        object.spec.cluster == *cluster && reported == name
+                    });
+                let classes = declared.map_or(&[][..], |pool| &pool.spec.classes);
+                let classes = classes.iter().filter_map(|name| ordinals.classes.get(name));
+                rows.push(Pool {
+                    cluster: *ordinal,
+                    name: name.clone(),
+                    flavor: ordinals
+                        .flavors
+                        .get(&pool.flavor)
+                        .copied()
+                        .unwrap_or_default(),
+                    classes: classes.copied().collect(),
+                    levels: pool.levels.clone(),
+                    shapes: self.room(pool, unlisted.remove(name.as_str()).unwrap_or_default()),
+                });
+            }
+        }
+        rows
+    }
+
+    /// Placements whose devices the cluster's newest digest does not include yet, by pool.
+    fn unlisted(&self, cluster: &str, state: &ClusterState) -> BTreeMap<&str, Vec<GangId>> {
+        let mut unlisted: BTreeMap<&str, Vec<GangId>> = BTreeMap::new();
+        for (gang, row) in &self.placements {
+            let record = &row.record;
+            let shown = state
+                .seen
+                .get(gang)
+                .is_some_and(|seen| seen.epoch == record.epoch && (seen.holds || seen.is_over()));
+            if record.cluster == cluster && !shown {
+                unlisted.entry(&record.pool).or_default().push(*gang);
+            }
+        }
+        unlisted
+    }
+
+    fn room(&self, pool: &super::fleet::PoolState, unlisted: Vec<GangId>) -> Vec<Shape> {
+        let mut rows = pool.shapes.clone();
+        for gang in unlisted {
+            let Some(row) = self.placements.get(&gang) else {
+                continue;
+            };
+            let (shape, pods) = (row.record.shape(), row.record.pods());
+            rows = shapes::subtract_unlisted(&pool.levels, &rows, &shape, &pods).shapes;
+        }
+        rows
+    }
+
+    fn held_rows(&self, ordinals: &Ordinals) -> Vec<Held> {
+        let held = self.placements.values().filter_map(|row| {
+            let record = &row.record;
+            // A tenant or class cannot go while it holds work: admission sees to it.
+            Some(Held {
+                gang: record.gang,
+                epoch: record.epoch,
+                tenant: *ordinals.tenants.get(&record.tenant)?,
+                class: *ordinals.classes.get(&record.class)?,
+                cluster: *ordinals.clusters.get(&record.cluster)?,
+                flavor: *ordinals.flavors.get(&record.flavor)?,
+                gpus: record.gpus,
+                since: record.decided,
+            })
+        });
+        held.collect()
+    }
+
+    fn waiting_row(
+        &self,
+        ordinals: &Ordinals,
+        job: &Job,
+        gang: GangId,
+    ) -> Result<Waiting, Trouble> {
+        let spec = &job.object.spec;
+        let missing = |kind: &str, name: &str, field: &str| {
+            let message =
+                format!("{field}: there is no {kind} {name:?}; create it or name another");
+            Trouble {
+                reason: Reason::Misconfigured,
+                message,
+            }
+        };
+        let class = ordinals.classes.get(&spec.workload_class);
+        let class = *class
+            .ok_or_else(|| missing("WorkloadClass", &spec.workload_class, "spec.workloadClass"))?;
+        let tenant = ordinals.tenants.get(job.tenant());
+        let tenant = *tenant.ok_or_else(|| missing("Tenant", job.tenant(), "spec.tenant"))?;
+        let never = |message: String| Trouble {
+            reason: Reason::NeverPlaceable,
+            message,
+        };
+        let epoch = job.progress.next_epoch(gang.index, self.store_generation);
+        let epoch = epoch.ok_or_else(|| never("the gang has used up its epochs".to_owned()))?;
+        let row = job.gang(gang.index);
+        let row = row.ok_or_else(|| never(format!("the job has no gang {}", gang.index)))?;
+        let regions = spec
+            .placement
+            .regions
+            .iter()
+            .flat_map(|choice| choice.names());
+        let regions = regions.map(|name| {
+            ordinals
+                .regions
+                .get(name)
+                .copied()
+                .ok_or_else(|| missing("Region", name, "spec.placement.regions"))
+        });
+        let clusters = spec.placement.clusters.iter().map(|name| {
+            ordinals
+                .clusters
+                .get(name)
+                .copied()
+                .ok_or_else(|| missing("MemberCluster", name, "spec.placement.clusters"))
+        });
+        let class_runtime = self.catalog.classes.get(&spec.workload_class);
+        let class_runtime = class_runtime.and_then(|class| class.value.spec.max_runtime);
+        Ok(Waiting {
+            gang,
+            job: job.full_name(),
+            tenant,
+            class,
+            priority: spec.priority,
+            submitted: job.submitted(),
+            finish_by: spec.finish_by.map(|time| time.0),
+            max_runtime: spec.max_runtime.or(class_runtime).map(|span| span.0),
+            suspended: spec.suspend,
+            flavors: accepted_flavors(ordinals, job)?,
+            regions: regions.collect::<Result<_, _>>()?,
+            clusters: clusters.collect::<Result<_, _>>()?,
+            shape: row.shape.clone(),
+            job_gpus: job.object.total_gpus().unwrap_or(MilliGpus(u64::MAX)),
+            next_epoch: epoch,
+            spec_revision: job.spec_revision,
+        })
+    }
+}
+
+/// Flavors that the job accepts and the fleet has. A job whose every flavor is missing must not
+/// look like one that accepts all.
+fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Vec<Accepted>, Trouble> {
+    let wanted = &job.object.spec.placement.flavors;
+    let there = wanted.iter().filter_map(|accepted| {
+        let flavor = *ordinals.flavors.get(&accepted.name)?;
+        Some(Accepted {
+            flavor,
+            speed: u32::try_from(accepted.speed.0).unwrap_or(u32::MAX),
+        })
+    });
+    let there: Vec<Accepted> = there.collect();
+    if there.is_empty() && !wanted.is_empty() {
+        let names: Vec<&str> = wanted.iter().map(|flavor| flavor.name.as_str()).collect();
+        let names = names.join(" or ");
+        let message = format!("spec.placement.flavors: no pool of the fleet is of {names}");
+        return Err(Trouble {
+            reason: Reason::NoMatchingFlavor,
+            message,
+        });
+    }
+    Ok(there)
+}

@@ -1,0 +1,126 @@
+//! The packed record of one gang's placement: what a decision writes and an agent is told.
+//!
+//! Owns the stored form (`placements/<job uid>/<index>`, JSON of some hundred bytes). Its states
+//! and what follows from them are `meridian_policies::lifecycle`'s. Never holds a pod template:
+//! those are named by their hash.
+
+use std::collections::BTreeMap;
+
+use meridian_api::ids::{Epoch, GangId, Term};
+use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
+use meridian_policies::lifecycle::{self, State};
+use meridian_policies::model::{GangShape, RoleShape};
+use serde::{Deserialize, Serialize};
+
+/// One gang in one cluster under one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacementRecord {
+    /// Which gang.
+    pub gang: GangId,
+    /// Namespace of its job.
+    pub namespace: String,
+    /// Name of its job.
+    pub job: String,
+    /// Who pays.
+    pub tenant: String,
+    /// Its workload class.
+    pub class: String,
+    /// Priority of the class, for the member cluster's own order.
+    pub priority: i32,
+    /// Where.
+    pub cluster: String,
+    /// Pool there.
+    pub pool: String,
+    /// Hardware there.
+    pub flavor: String,
+    /// Under which epoch.
+    pub epoch: Epoch,
+    /// Term of the leader that decided it.
+    pub term: Term,
+    /// Where it stands.
+    pub state: State,
+    /// Its pods, by role.
+    pub roles: Vec<PlacedRole>,
+    /// GPUs in all.
+    pub gpus: MilliGpus,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Millis,
+    /// Most it may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runtime: Option<Millis>,
+    /// From accepted to running, else undone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place_timeout: Option<Millis>,
+    /// When it was decided.
+    pub decided: UnixMillis,
+    /// When it was first seen to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<UnixMillis>,
+    /// Trace that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// Labels of every pod: cost attribution.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Pods of one role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacedRole {
+    /// Its name.
+    pub name: String,
+    /// How many pods.
+    pub pods: u32,
+    /// What each asks of a host.
+    pub per_pod: Resources,
+    /// SHA-256 of the template's canonical JSON, in hexadecimal.
+    pub template: String,
+    /// Level that holds the whole role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required: Option<String>,
+    /// Level that should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred: Option<String>,
+}
+
+impl PlacementRecord {
+    /// As the life cycle's table sees it.
+    #[must_use]
+    pub fn row(&self) -> lifecycle::Placement {
+        lifecycle::Placement {
+            epoch: self.epoch,
+            state: self.state,
+        }
+    }
+
+    /// The gang at the size that was decided.
+    #[must_use]
+    pub fn shape(&self) -> GangShape {
+        let role = |role: &PlacedRole| RoleShape {
+            name: role.name.clone(),
+            per_pod: role.per_pod,
+            min: role.pods,
+            max: role.pods,
+            step: 1,
+            required: role.required.clone(),
+            preferred: role.preferred.clone(),
+        };
+        GangShape {
+            roles: self.roles.iter().map(role).collect(),
+        }
+    }
+
+    /// Pods per role.
+    #[must_use]
+    pub fn pods(&self) -> Vec<u32> {
+        self.roles.iter().map(|role| role.pods).collect()
+    }
+
+    /// As stored.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a record holds only text, numbers and lists")
+    }
+}

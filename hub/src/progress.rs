@@ -1,0 +1,233 @@
+//! How far a job is: which of its gangs are done, and what the next try of the others gets.
+//!
+//! Owns the stored form (`progress/<job uid>`), compact for arrays of thousands of copies. Written
+//! with the placement that it speaks of, in the same transaction. Never says what runs: that is
+//! the placements' to say.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use meridian_api::ids::{Epoch, StoreGeneration};
+use meridian_api::units::UnixMillis;
+use serde::{Deserialize, Serialize};
+
+/// Progress of one job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobProgress {
+    /// Gangs that ended well.
+    #[serde(skip_serializing_if = "IndexSet::is_empty")]
+    pub succeeded: IndexSet,
+    /// Gangs that failed for good.
+    #[serde(skip_serializing_if = "IndexSet::is_empty")]
+    pub failed: IndexSet,
+    /// Gangs that were placed before and wait again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tried: BTreeMap<u32, Tried>,
+    /// When the first gang first ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<UnixMillis>,
+    /// When the newest gang ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<UnixMillis>,
+    /// Why the newest failure happened.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub last_failure: String,
+}
+
+/// What earlier placements of a gang leave behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tried {
+    /// Epoch of the newest.
+    pub epoch: Epoch,
+    /// Restarts used of those that the job allows.
+    pub restarts: u32,
+    /// Starts after the first, whatever the cause.
+    pub starts: u32,
+}
+
+impl JobProgress {
+    /// The epoch of the gang's next placement; `None` when the counter is used up.
+    #[must_use]
+    pub fn next_epoch(&self, index: u32, generation: StoreGeneration) -> Option<Epoch> {
+        match self.tried.get(&index) {
+            Some(tried) => tried.epoch.next(generation),
+            None => Some(Epoch::first(generation)),
+        }
+    }
+
+    /// True when the gang will not be placed again.
+    #[must_use]
+    pub fn is_over(&self, index: u32) -> bool {
+        self.succeeded.contains(index) || self.failed.contains(index)
+    }
+
+    /// As stored.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("progress holds only text, numbers and maps")
+    }
+}
+
+/// A set of indices as ranges; written `0-17,20`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexSet(Vec<(u32, u32)>);
+
+impl IndexSet {
+    /// True when nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many are in it.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.0
+            .iter()
+            .fold(0, |sum, (first, last)| sum.saturating_add(last - first + 1))
+    }
+
+    /// True when `index` is in it.
+    #[must_use]
+    pub fn contains(&self, index: u32) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= index);
+        after > 0 && self.0[after - 1].1 >= index
+    }
+
+    /// Puts `index` in.
+    pub fn insert(&mut self, index: u32) {
+        if self.contains(index) {
+            return;
+        }
+        let at = self.0.partition_point(|(first, _)| *first <= index);
+        let joins_left = at > 0 && self.0[at - 1].1.checked_add(1) == Some(index);
+        let joins_right = self
+            .0
+            .get(at)
+            .is_some_and(|next| index.checked_add(1) == Some(next.0));
+        match (joins_left, joins_right) {
+            (true, true) => {
+                self.0[at - 1].1 = self.0[at].1;
+                self.0.remove(at);
+            }
+            (true, false) => self.0[at - 1].1 = index,
+            (false, true) => self.0[at].0 = index,
+            (false, false) => self.0.insert(at, (index, index)),
+        }
+    }
+}
+
+impl fmt::Display for IndexSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, (first, last)) in self.0.iter().enumerate() {
+            let comma = if position == 0 { "" } else { "," };
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text is not a set of indices.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a set of indices such as 0-17,20")]
+pub struct NotIndices(String);
+
+impl FromStr for IndexSet {
+    type Err = NotIndices;
+
+    fn from_str(text: &str) -> Result<Self, NotIndices> {
+        let bad = || NotIndices(text.chars().take(64).collect());
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let range: (u32, u32) = (
+                first.parse().map_err(|_| bad())?,
+                last.parse().map_err(|_| bad())?,
+            );
+            if range.0 > range.1 || ranges.last().is_some_and(|before| before.1 >= range.0) {
+                return Err(bad());
+            }
+            ranges.push(range);
+        }
+        Ok(Self(ranges))
+    }
+}
+
+impl Serialize for IndexSet {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for IndexSet {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn indices_merge_into_ranges_whatever_their_order() {
+        let mut set = IndexSet::default();
+        let mut model = BTreeSet::new();
+        // 37 and 101 share no factor: every index below 101 comes once, in a scattered order.
+        for step in 0..80_u32 {
+            let index = step * 37 % 101;
+            set.insert(index);
+            set.insert(index);
+            model.insert(index);
+            assert_eq!(set.len() as usize, model.len());
+            assert!((0..=101).all(|index| set.contains(index) == model.contains(&index)));
+            assert_eq!(set.to_string().parse(), Ok(set.clone()));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_set() {
+        for text in ["a", "3-1", "1-2,2-3", "4294967296"] {
+            assert!(text.parse::<IndexSet>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_next_epoch_is_above_every_older_one() {
+        let mut progress = JobProgress::default();
+        let first = progress
+            .next_epoch(3, StoreGeneration(1))
+            .expect("there is one");
+        progress.tried.insert(
+            3,
+            Tried {
+                epoch: first,
+                restarts: 0,
+                starts: 1,
+            },
+        );
+        assert!(
+            progress
+                .next_epoch(3, StoreGeneration(1))
+                .expect("there is one")
+                > first
+        );
+        assert!(
+            progress
+                .next_epoch(3, StoreGeneration(2))
+                .expect("there is one")
+                > first
+        );
+    }
+}

@@ -1,0 +1,319 @@
+//! Questions to the model: plan, why, queue, capacity.
+//!
+//! Owns the answers, in the words of the wire. Asked of the task that owns the model, so that an
+//! answer is of one moment. Changes nothing.
+
+use meridian_api::errors::{ApiError, ErrorCode};
+use meridian_api::ids::GangId;
+use meridian_api::kinds::FederatedJob;
+use meridian_api::kinds::federated_job::status::Blocker;
+use meridian_api::reasons::Reason;
+use meridian_api::units::{MilliGpus, UnixMillis};
+use meridian_policies::lifecycle::State;
+use meridian_policies::model::{Contact, Shape};
+use meridian_policies::shapes;
+use meridian_proto::v1;
+use tokio::sync::oneshot;
+
+use crate::explanations::{Explained, blocker};
+use crate::model::{Job, Model, Situation};
+
+/// Questions waiting for the model. Each is answered in microseconds to milliseconds between
+/// rounds; more than this at once is overload, which callers are told.
+pub(crate) const QUESTIONS: usize = 256;
+/// Most queue entries in one answer; at some 200 bytes each far below a message's limit.
+const MAX_ENTRIES: u32 = 5_000;
+
+/// The answer's way back.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, ApiError>>;
+
+/// What can be asked.
+pub(crate) enum Question {
+    /// What would happen to this job?
+    Plan(Box<FederatedJob>, Reply<v1::PlanResponse>),
+    /// Why does it wait, or where does it run?
+    Why(v1::WhyRequest, Reply<v1::WhyResponse>),
+    /// Who waits, in which order?
+    Queue(v1::QueueRequest, Reply<v1::QueueResponse>),
+    /// What is there?
+    Capacity(v1::CapacityRequest, Reply<v1::CapacityResponse>),
+}
+
+/// Answers; nobody listening any more is no error.
+pub(crate) fn answer(
+    model: &Model,
+    explained: &Explained,
+    situation: Situation,
+    question: Question,
+) {
+    match question {
+        Question::Plan(job, reply) => drop(reply.send(plan(model, situation, &job))),
+        Question::Why(request, reply) => {
+            drop(reply.send(why(model, explained, situation, &request)));
+        }
+        Question::Queue(request, reply) => {
+            drop(reply.send(Ok(queue(model, explained, situation, &request))));
+        }
+        Question::Capacity(request, reply) => {
+            drop(reply.send(Ok(capacity(model, situation, &request))));
+        }
+    }
+}
+
+/// Decides on a snapshot in which the job had been submitted just now.
+fn plan(
+    model: &Model,
+    situation: Situation,
+    job: &FederatedJob,
+) -> Result<v1::PlanResponse, ApiError> {
+    let revision = model.revision().0;
+    let (labelled, uid) = model
+        .hypothetical(situation, job)
+        .map_err(|trouble| ApiError::new(ErrorCode::InvalidObject, trouble.message))?;
+    if let Some((_, trouble)) = labelled.troubled.iter().find(|(gang, _)| gang.job == uid) {
+        let reason = v1::Reason {
+            code: trouble.reason.to_string(),
+            message: trouble.message.clone(),
+            ..v1::Reason::default()
+        };
+        return Ok(v1::PlanResponse {
+            verdict: v1::Verdict::WillQueue.into(),
+            reasons: vec![reason],
+            revision,
+            ..v1::PlanResponse::default()
+        });
+    }
+    let snapshot = &labelled.snapshot;
+    let decided = meridian_policies::decide(snapshot);
+    let is_ours = |gang: GangId| gang.job == uid;
+    let left = decided
+        .unplaced
+        .iter()
+        .find(|left| is_ours(snapshot.waiting[left.waiting.index()].gang));
+    if let Some(left) = left {
+        let never = left.reasons.iter().any(|cause| {
+            matches!(
+                cause.reason,
+                Reason::NeverPlaceable | Reason::ExceedsQuota | Reason::Denied
+            )
+        });
+        let verdict = if never {
+            v1::Verdict::Never
+        } else {
+            v1::Verdict::WillQueue
+        };
+        let reasons = left
+            .reasons
+            .iter()
+            .map(|cause| reason(&blocker(snapshot, cause)));
+        return Ok(v1::PlanResponse {
+            verdict: verdict.into(),
+            reasons: reasons.collect(),
+            revision,
+            ..v1::PlanResponse::default()
+        });
+    }
+    let placed = decided
+        .placements
+        .iter()
+        .find(|placed| is_ours(snapshot.waiting[placed.waiting.index()].gang));
+    let pool = placed.map(|placed| &snapshot.pools[placed.pool.index()]);
+    Ok(v1::PlanResponse {
+        verdict: v1::Verdict::StartsNow.into(),
+        cluster: pool
+            .map(|pool| snapshot.clusters[pool.cluster.index()].name.clone())
+            .unwrap_or_default(),
+        pool: pool.map(|pool| pool.name.clone()).unwrap_or_default(),
+        revision,
+        ..v1::PlanResponse::default()
+    })
+}
+
+fn why(
+    model: &Model,
+    explained: &Explained,
+    situation: Situation,
+    request: &v1::WhyRequest,
+) -> Result<v1::WhyResponse, ApiError> {
+    let job = model
+        .job_named(&request.namespace, &request.name)
+        .ok_or_else(|| {
+            let message = format!("there is no job {}/{}", request.namespace, request.name);
+            ApiError::new(ErrorCode::NotFound, message).help("list them: meridian get jobs -A")
+        })?;
+    let waiting = explained.of_job(job.uid);
+    let rows: Vec<_> = model
+        .placements_of(job.uid)
+        .map(|row| row.record.as_ref())
+        .collect();
+    let status = crate::status::job_status(job, &rows, situation.now);
+    let placement = |row: &&crate::placement::PlacementRecord| v1::GangPlacement {
+        index: row.gang.index,
+        cluster: row.cluster.clone(),
+        pool: row.pool.clone(),
+        epoch: row.epoch.0,
+        state: match row.state {
+            State::Starting => "Starting",
+            State::Running => "Running",
+            State::Draining(_) => "Stopping",
+        }
+        .to_owned(),
+        milli_gpus: row.gpus.0,
+        since_ms: row.started.unwrap_or(row.decided).0,
+    };
+    let reasons = waiting.map(|(_, blockers)| blockers.iter().map(reason).collect());
+    Ok(v1::WhyResponse {
+        phase: status.phase.to_string(),
+        reasons: reasons.unwrap_or_else(|| unexplained(model, job)),
+        position: waiting.map_or(0, |(position, _)| *position),
+        waiting: u32::try_from(explained.queue.len()).unwrap_or(u32::MAX),
+        placements: rows.iter().map(placement).collect(),
+        revision: explained.revision.0,
+        age_ms: age(explained, situation),
+    })
+}
+
+/// A job that waits and that no decision has seen yet.
+fn unexplained(model: &Model, job: &Job) -> Vec<v1::Reason> {
+    let waits = model.waiting().iter().any(|gang| gang.job == job.uid);
+    let pending = || v1::Reason {
+        code: Reason::PendingEvaluation.to_string(),
+        message: "the next decision looks at it".to_owned(),
+        ..v1::Reason::default()
+    };
+    if waits { vec![pending()] } else { Vec::new() }
+}
+
+fn age(explained: &Explained, situation: Situation) -> u64 {
+    situation.now.since(explained.decided).0
+}
+
+fn queue(
+    model: &Model,
+    explained: &Explained,
+    situation: Situation,
+    request: &v1::QueueRequest,
+) -> v1::QueueResponse {
+    let limit = if request.limit == 0 {
+        MAX_ENTRIES
+    } else {
+        request.limit.min(MAX_ENTRIES)
+    };
+    let entry = |gang: &GangId| {
+        let job = model.job(gang.job)?;
+        if !request.tenant.is_empty() && job.tenant() != request.tenant {
+            return None;
+        }
+        let (position, blockers) = explained.of.get(gang)?;
+        let gpus = job.gang(gang.index).map(|row| {
+            row.shape.roles.iter().fold(MilliGpus::ZERO, |sum, role| {
+                let all = role.per_pod.gpus.checked_mul(u64::from(role.max));
+                sum.saturating_add(all.unwrap_or(MilliGpus(u64::MAX)))
+            })
+        });
+        Some(v1::QueueEntry {
+            position: *position,
+            namespace: job.key.namespace.clone().unwrap_or_default(),
+            name: job.key.name.clone(),
+            index: gang.index,
+            tenant: job.tenant().to_owned(),
+            workload_class: job.object.spec.workload_class.clone(),
+            milli_gpus: gpus.unwrap_or_default().0,
+            blocker: blockers.first().map(reason),
+            submitted_ms: job.submitted().0,
+        })
+    };
+    v1::QueueResponse {
+        entries: explained
+            .queue
+            .iter()
+            .filter_map(entry)
+            .take(limit as usize)
+            .collect(),
+        total: u32::try_from(explained.queue.len()).unwrap_or(u32::MAX),
+        age_ms: age(explained, situation),
+    }
+}
+
+fn capacity(
+    model: &Model,
+    situation: Situation,
+    request: &v1::CapacityRequest,
+) -> v1::CapacityResponse {
+    let mut pools = Vec::new();
+    for (name, cluster) in &model.catalog.clusters {
+        let Some(state) = model.fleet.clusters.get(name) else {
+            continue;
+        };
+        let contact = match state.contact(situation.boot, situation.terms) {
+            Contact::Ready => "Ready",
+            Contact::Suspect => "Suspect",
+            Contact::Unreachable => "Unreachable",
+            Contact::Lost => "Lost",
+        };
+        for (pool, known) in &state.pools {
+            if !request.flavor.is_empty() && known.flavor != request.flavor {
+                continue;
+            }
+            let total = shapes::allocatable(&known.shapes)
+                .gpus
+                .saturating_add(known.out);
+            pools.push(v1::PoolCapacity {
+                flavor: known.flavor.clone(),
+                region: cluster.value.spec.region.clone(),
+                cluster: name.clone(),
+                pool: pool.clone(),
+                total_milli_gpus: total.0,
+                free_milli_gpus: shapes::free(&known.shapes).gpus.0,
+                out_milli_gpus: known.out.0,
+                largest_host_milli_gpus: largest_host(&known.shapes).0,
+                largest_block_milli_gpus: largest_block(&known.shapes).0,
+                age_ms: age_of(state.reported, situation.now),
+                contact: contact.to_owned(),
+            });
+        }
+    }
+    v1::CapacityResponse { pools }
+}
+
+fn age_of(reported: UnixMillis, now: UnixMillis) -> u64 {
+    if reported == UnixMillis::ZERO {
+        0
+    } else {
+        now.since(reported).0
+    }
+}
+
+fn largest_host(shapes: &[Shape]) -> MilliGpus {
+    let hosts = shapes.iter().filter(|row| row.hosts > 0);
+    hosts.map(|row| row.free.gpus).max().unwrap_or_default()
+}
+
+/// Most GPUs free in one widest domain; a pool without levels is one domain.
+fn largest_block(shapes: &[Shape]) -> MilliGpus {
+    let mut blocks = std::collections::BTreeMap::<&str, MilliGpus>::new();
+    for row in shapes {
+        let block = row.domains.first().map_or("", String::as_str);
+        let free = row
+            .free
+            .gpus
+            .checked_mul(u64::from(row.hosts))
+            .unwrap_or(MilliGpus(u64::MAX));
+        let sum = blocks.entry(block).or_default();
+        *sum = sum.saturating_add(free);
+    }
+    blocks.into_values().max().unwrap_or_default()
+}
+
+fn reason(blocker: &Blocker) -> v1::Reason {
+    v1::Reason {
+        code: blocker.reason.to_string(),
+        message: blocker.message.clone(),
+        cluster: blocker.cluster.clone().unwrap_or_default(),
+        flavor: blocker.flavor.clone().unwrap_or_default(),
+        has_numbers: blocker.need.is_some(),
+        need: blocker.need.map_or(0, |amount| amount.0.0),
+        free: blocker.free.map_or(0, |amount| amount.0.0),
+        limit: blocker.limit.map_or(0, |amount| amount.0.0),
+    }
+}

@@ -1,0 +1,144 @@
+//! Attaching: which agent speaks for a cluster, and in which life.
+//!
+//! Owns the record that binds an agent to its cluster (`agents/<cluster>`): the hash of its
+//! credential and its incarnation, raised in a fenced transaction at each attach. The first agent
+//! of a declared cluster binds it; another credential under that name is refused. Never trusts a
+//! name alone.
+
+use meridian_api::errors::{ApiError, ErrorCode};
+use meridian_api::ids::{Incarnation, Revision};
+use meridian_proto::v1;
+use meridian_store::keys::{self, ObjectKey, Part};
+use meridian_store::{Compare, Operation, SharedStore};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::fence::{Commit, Fence, put};
+use crate::model::hex;
+
+/// Session protocols that this hub speaks.
+pub(crate) const PROTOCOLS: std::ops::RangeInclusive<u32> = 1..=1;
+/// Bytes of a credential.
+const CREDENTIAL_BYTES: usize = 32;
+/// Attaches of one cluster that may collide before the agent is asked to come again: only copies
+/// of one agent collide at all.
+const ATTEMPTS: usize = 3;
+
+/// The agent bound to a cluster, as stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Binding {
+    /// SHA-256 of its credential, in hexadecimal.
+    credential_sha256: String,
+    /// Its newest life.
+    incarnation: Incarnation,
+}
+
+/// Picks the protocol to speak.
+pub(crate) fn protocol(hello: &v1::Hello) -> Result<u32, ApiError> {
+    let newest = hello.protocol_max.min(*PROTOCOLS.end());
+    if newest >= hello.protocol_min && PROTOCOLS.contains(&newest) {
+        return Ok(newest);
+    }
+    let message = format!(
+        "agent {} of cluster {:?} speaks session protocols {} to {}, this hub {} to {}",
+        hello.version,
+        hello.cluster,
+        hello.protocol_min,
+        hello.protocol_max,
+        PROTOCOLS.start(),
+        PROTOCOLS.end()
+    );
+    Err(ApiError::new(ErrorCode::AgentVersionMismatch, message)
+        .help("run an agent of this hub's version or one minor version older"))
+}
+
+/// Binds the agent to its cluster and gives it its incarnation.
+pub(crate) async fn attach(
+    store: &SharedStore,
+    fence: Fence,
+    hello: &v1::Hello,
+) -> Result<Incarnation, ApiError> {
+    let cluster = hello.cluster.as_str();
+    if hello.credential.len() != CREDENTIAL_BYTES {
+        let message = format!(
+            "credential of {} bytes, expected {CREDENTIAL_BYTES}",
+            hello.credential.len()
+        );
+        return Err(ApiError::new(ErrorCode::MalformedDocument, message));
+    }
+    let presented = hex(&Sha256::digest(&hello.credential));
+    for _ in 0..ATTEMPTS {
+        declared(store, cluster).await?;
+        let key = keys::agent(cluster);
+        let known = store
+            .get(Operation::AttachAgent, key.clone())
+            .await
+            .map_err(store_error)?;
+        let revision = known
+            .as_ref()
+            .map_or(Revision(0), |known| known.mod_revision);
+        let bound = known.and_then(|known| serde_json::from_slice::<Binding>(&known.value).ok());
+        let bound = bound.unwrap_or_else(|| Binding {
+            credential_sha256: presented.clone(),
+            incarnation: Incarnation(0),
+        });
+        if bound.credential_sha256 != presented {
+            let message = format!("cluster {cluster:?} is bound to another agent");
+            return Err(ApiError::new(ErrorCode::ClusterClaimed, message).help(format!(
+                "start the agent with the state folder of the one that attached first, or, if that \
+                 is lost for good, delete MemberCluster {cluster} when drained and add it again"
+            )));
+        }
+        // An agent that remembers a higher life than the store was restored around: go on above.
+        let before = bound.incarnation.0.max(hello.last_incarnation);
+        let next = Binding {
+            incarnation: Incarnation(before + 1),
+            ..bound
+        };
+        let value = serde_json::to_vec(&next).expect("a text and a number");
+        let compares = vec![Compare::ModRevision(key.clone(), revision)];
+        let ops = vec![put(key, value)];
+        let write = fence.write(store.as_ref(), Operation::AttachAgent, compares, ops);
+        match write.await.map_err(store_error)? {
+            Commit::Done(..) => return Ok(next.incarnation),
+            Commit::Conflict(_) => {}
+            Commit::Deposed => {
+                return Err(ApiError::new(
+                    ErrorCode::NotLeader,
+                    "this hub no longer leads",
+                ));
+            }
+        }
+    }
+    Err(ApiError::new(
+        ErrorCode::Conflict,
+        format!("cluster {cluster:?} is being attached twice"),
+    )
+    .help("run one agent per cluster"))
+}
+
+async fn declared(store: &SharedStore, cluster: &str) -> Result<(), ApiError> {
+    let key = ObjectKey {
+        plural: "memberclusters".to_owned(),
+        namespace: None,
+        name: cluster.to_owned(),
+    };
+    let known = store
+        .get(Operation::AttachAgent, key.part(Part::Spec))
+        .await;
+    if known.map_err(store_error)?.is_some() {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::NotFound,
+        format!("there is no MemberCluster {cluster:?}"),
+    )
+    .help(format!(
+        "add it first: meridian cluster add {cluster} --region REGION"
+    )))
+}
+
+fn store_error(error: meridian_store::StoreError) -> ApiError {
+    ApiError::new(ErrorCode::StoreUnavailable, error.to_string())
+}

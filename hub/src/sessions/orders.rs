@@ -1,0 +1,166 @@
+//! What one cluster is to hold, and how the difference is told.
+//!
+//! Owns the way from placement records to intents. A gang that is absent here is not spoken of:
+//! only an explicit stop stops.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use meridian_api::ids::{Epoch, GangId, Generation};
+use meridian_api::units::Millis;
+use meridian_policies::lifecycle::{DrainReason, State};
+use meridian_proto::v1;
+
+use crate::model::{ClusterState, Model};
+use crate::placement::{PlacedRole, PlacementRecord};
+
+/// One thing a cluster is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Run it.
+    Run(Arc<PlacementRecord>),
+    /// Stop it, prove it, forget it.
+    Stop(&'static str),
+}
+
+/// Everything a cluster is to do, as of one revision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Orders {
+    /// The revision.
+    pub(crate) generation: Generation,
+    /// By gang and epoch: two epochs of one gang can be on a cluster at once.
+    pub(crate) orders: BTreeMap<(GangId, Epoch), Order>,
+}
+
+/// Orders of all the given clusters in one walk over the placements.
+#[must_use]
+pub(crate) fn orders_of(model: &Model, clusters: &BTreeSet<String>) -> BTreeMap<String, Orders> {
+    let generation = Generation(model.revision().0.max(model.ledger_head().0));
+    let empty = Orders {
+        generation,
+        orders: BTreeMap::new(),
+    };
+    let mut all: BTreeMap<String, Orders> = clusters
+        .iter()
+        .map(|cluster| (cluster.clone(), empty.clone()))
+        .collect();
+    for row in model.placements() {
+        let record = &row.record;
+        if let Some(orders) = all.get_mut(&record.cluster) {
+            orders
+                .orders
+                .insert((record.gang, record.epoch), order(record));
+        }
+    }
+    for (name, orders) in &mut all {
+        if let Some(cluster) = model.fleet.clusters.get(name) {
+            forget_ended(model, name, cluster, orders);
+        }
+    }
+    all
+}
+
+fn order(record: &Arc<PlacementRecord>) -> Order {
+    match record.state {
+        State::Starting | State::Running => Order::Run(Arc::clone(record)),
+        State::Draining(DrainReason::Deleted) => Order::Stop("Deleted"),
+        State::Draining(DrainReason::Suspended) => Order::Stop("Suspended"),
+    }
+}
+
+/// What has ended and whose row is gone may be forgotten by the agent: nothing of it runs, and
+/// what came of it is stored. What still runs without a row is left alone.
+fn forget_ended(model: &Model, name: &str, cluster: &ClusterState, orders: &mut Orders) {
+    for (gang, seen) in &cluster.seen {
+        let has_row = model
+            .placement(*gang)
+            .is_some_and(|row| row.record.epoch == seen.epoch && row.record.cluster == name);
+        if seen.is_over() && !has_row {
+            orders
+                .orders
+                .insert((*gang, seen.epoch), Order::Stop("Ended"));
+        }
+    }
+}
+
+impl Orders {
+    /// Orders that are new or different from `sent`.
+    #[must_use]
+    pub(crate) fn since<'a>(&'a self, sent: &Self) -> Vec<(GangId, Epoch, &'a Order)> {
+        let news = self
+            .orders
+            .iter()
+            .filter(|(key, order)| match (order, sent.orders.get(key)) {
+                (Order::Run(_), Some(Order::Run(_))) => false,
+                (order, Some(before)) => *order != before,
+                (_, None) => true,
+            });
+        news.map(|((gang, epoch), order)| (*gang, *epoch, order))
+            .collect()
+    }
+}
+
+/// An order as a message.
+#[must_use]
+pub(crate) fn intent(gang: GangId, epoch: Epoch, order: &Order) -> v1::PlacementIntent {
+    let bare = v1::PlacementIntent {
+        gang: Some(gang.into()),
+        epoch: epoch.0,
+        ..v1::PlacementIntent::default()
+    };
+    match order {
+        Order::Stop(reason) => v1::PlacementIntent {
+            desired: v1::Desired::Stop.into(),
+            stop_reason: (*reason).to_owned(),
+            ..bare
+        },
+        Order::Run(record) => run_intent(bare, record),
+    }
+}
+
+fn run_intent(bare: v1::PlacementIntent, record: &PlacementRecord) -> v1::PlacementIntent {
+    let rule = |role: &PlacedRole| v1::TopologyRule {
+        role: role.name.clone(),
+        required: role.required.clone().unwrap_or_default(),
+        preferred: role.preferred.clone().unwrap_or_default(),
+    };
+    let ruled = |role: &&PlacedRole| role.required.is_some() || role.preferred.is_some();
+    let millis = |span: Option<Millis>| span.map_or(0, |span| span.0);
+    v1::PlacementIntent {
+        desired: v1::Desired::Run.into(),
+        namespace: record.namespace.clone(),
+        job: record.job.clone(),
+        tenant: record.tenant.clone(),
+        workload_class: record.class.clone(),
+        priority: record.priority,
+        pool: record.pool.clone(),
+        roles: record.roles.iter().map(role_intent).collect(),
+        topology: record.roles.iter().filter(ruled).map(rule).collect(),
+        grace_ms: record.grace.0,
+        max_runtime_ms: millis(record.max_runtime),
+        place_timeout_ms: millis(record.place_timeout),
+        traceparent: record.traceparent.clone().unwrap_or_default(),
+        labels: record.labels.clone(),
+        ..bare
+    }
+}
+
+fn role_intent(role: &PlacedRole) -> v1::RoleIntent {
+    v1::RoleIntent {
+        name: role.name.clone(),
+        pods: role.pods,
+        per_pod: Some(role.per_pod.into()),
+        template_sha256: unhex(&role.template).into(),
+    }
+}
+
+/// Bytes of a hexadecimal text that this hub wrote.
+fn unhex(text: &str) -> Vec<u8> {
+    let pairs = text.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| {
+        std::str::from_utf8(pair)
+            .ok()
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok())
+    };
+    pairs.filter_map(byte).collect()
+}

@@ -1,0 +1,330 @@
+//! Settling: what the agents' observations and people's wishes do to placements.
+//!
+//! Owns the way from the life cycle's table to writes. Pure: reads the model, returns what is to
+//! be written; `round` writes it. Never frees anything without proof.
+
+use bytes::Bytes;
+use meridian_api::ids::{Epoch, GangId, Uid};
+use meridian_api::kinds::federated_job::ExitAction;
+use meridian_api::units::UnixMillis;
+use meridian_policies::lifecycle::{
+    self, DrainReason, Effect, Event, Failure, Illegal, Next, Outcome, Step,
+};
+use meridian_proto::v1::GangStep;
+use meridian_store::keys::{self, Part};
+use meridian_store::{Compare, Op};
+
+use crate::fence::put;
+use crate::model::{FINALIZER, Job, Model, Seen};
+use crate::placement::PlacementRecord;
+use crate::progress::{JobProgress, Tried};
+use crate::status::job_status;
+
+/// One write, whole: its compares, its operations, and what to tell about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// What it is about.
+    pub(crate) subject: Subject,
+    /// What must still be so.
+    pub(crate) compares: Vec<Compare>,
+    /// What is written.
+    pub(crate) ops: Vec<Op>,
+    /// What happened, for events: a word and a sentence.
+    pub(crate) told: Option<(&'static str, String)>,
+}
+
+/// What a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// A gang of a job.
+    Gang(GangId),
+    /// A job.
+    Job(Uid),
+}
+
+/// What the newest observation of `gang`, or a wish for its job, does to its placement.
+#[must_use]
+pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Option<Change> {
+    let placement = model.placement(gang)?;
+    let record = placement.record.as_ref();
+    let Some(job) = model.job(gang.job) else {
+        // Its job is gone without it: admission and the finalizer forbid that, so a person
+        // reached into the store. What runs is stopped in the usual way.
+        let transition = lifecycle::step(&record.row(), Event::DeleteRequested, now).ok()?;
+        return change(model, None, record, &transition, now, None);
+    };
+    let cluster = model.fleet.clusters.get(&record.cluster);
+    let seen = cluster.and_then(|cluster| cluster.seen.get(&gang));
+    let observed = seen.map(|seen| (seen, observation(job, gang.index, seen)));
+    if let Some((seen, event)) = observed {
+        match lifecycle::step(&record.row(), event, now) {
+            Ok(transition) if is_news(&transition, record) => {
+                return change(model, Some(job), record, &transition, now, Some(seen));
+            }
+            Ok(_) => {}
+            Err(Illegal::Stale { row, observed }) => {
+                tracing::debug!(%gang, %row, %observed, "observation of another epoch");
+            }
+        }
+    }
+    let refused = cluster.and_then(|cluster| cluster.refused.get(&gang));
+    if refused == Some(&record.epoch.0)
+        && let Ok(transition) = lifecycle::step(
+            &record.row(),
+            Event::Refused {
+                epoch: record.epoch,
+            },
+            now,
+        )
+        && is_news(&transition, record)
+    {
+        return change(model, Some(job), record, &transition, now, None);
+    }
+    let wish = if job.is_deleting() {
+        Event::DeleteRequested
+    } else if job.object.spec.suspend {
+        Event::SuspendRequested
+    } else {
+        return None;
+    };
+    let transition = lifecycle::step(&record.row(), wish, now).ok()?;
+    is_news(&transition, record)
+        .then(|| change(model, Some(job), record, &transition, now, None))
+        .flatten()
+}
+
+fn is_news(transition: &lifecycle::Transition, record: &PlacementRecord) -> bool {
+    transition.next != Next::In(record.state)
+}
+
+/// An agent's observation in the words of the life cycle.
+fn observation(job: &Job, index: u32, seen: &Seen) -> Event {
+    let step = match seen.step {
+        GangStep::Unspecified | GangStep::Accepted => Step::Accepted,
+        GangStep::Bound => Step::Bound,
+        GangStep::Running => Step::Running,
+        GangStep::Stopping => Step::Stopping,
+        GangStep::Succeeded => Step::Succeeded,
+        GangStep::Stopped => Step::Stopped,
+        GangStep::Failed => Step::Failed(failure(job, index, seen)),
+    };
+    Event::Observed {
+        epoch: seen.epoch,
+        step,
+    }
+}
+
+fn failure(job: &Job, index: u32, seen: &Seen) -> Failure {
+    match seen.reason.as_str() {
+        "NodeLost" => Failure::NodeLost,
+        "PlaceTimeout" => Failure::PlaceTimeout,
+        "PlacementRefused" => Failure::NotAdmitted,
+        "RuntimeExceeded" => Failure::RuntimeExceeded,
+        _ => exit(job, index, seen.exit_code),
+    }
+}
+
+/// What an exit code means for the job: its rules first, then its budget of restarts.
+fn exit(job: &Job, index: u32, code: i32) -> Failure {
+    let retry = &job.object.spec.retry;
+    let rule = retry
+        .exit_codes
+        .iter()
+        .find(|rule| rule.codes.contains(&code));
+    match rule.map(|rule| rule.action) {
+        Some(ExitAction::Fail) => Failure::Exit { restarts_left: 0 },
+        // It starts again without using a restart: as after a lost node.
+        Some(ExitAction::Restart) => Failure::NodeLost,
+        None => {
+            let used = job
+                .progress
+                .tried
+                .get(&index)
+                .map_or(0, |tried| tried.restarts);
+            Failure::Exit {
+                restarts_left: retry.max_restarts.saturating_sub(used),
+            }
+        }
+    }
+}
+
+fn change(
+    model: &Model,
+    job: Option<&Job>,
+    record: &PlacementRecord,
+    transition: &lifecycle::Transition,
+    now: UnixMillis,
+    seen: Option<&Seen>,
+) -> Option<Change> {
+    let gang = record.gang;
+    let key = keys::placement(gang);
+    let revision = model.placement(gang)?.revision;
+    let mut compares = vec![Compare::ModRevision(key.clone(), revision)];
+    let mut ops = Vec::new();
+    let mut kept = None;
+    match transition.next {
+        Next::In(state) => {
+            let mut row = PlacementRecord {
+                state,
+                ..record.clone()
+            };
+            if state == lifecycle::State::Running && row.started.is_none() {
+                row.started = Some(seen.and_then(|seen| seen.started).unwrap_or(now));
+            }
+            ops.push(put(key, row.to_json()));
+            kept = Some(row);
+        }
+        Next::Ended(_) => ops.push(Op::Delete { key }),
+    }
+    if let Some(job) = job {
+        let mut job = job.clone();
+        apply_effects(&mut job.progress, record, transition, now, seen);
+        if job.progress != model.job(gang.job)?.progress {
+            let key = keys::progress(job.uid);
+            compares.push(Compare::ModRevision(key.clone(), job.progress_revision));
+            ops.push(put(key, job.progress.to_json()));
+        }
+        let rows = model.placements_of(gang.job).map(|row| row.record.as_ref());
+        let mut rows: Vec<&PlacementRecord> = rows.filter(|row| row.gang != gang).collect();
+        rows.extend(kept.as_ref());
+        rows.sort_by_key(|row| row.gang);
+        // A job that is leaving is not written to: its keys may already be gone.
+        compares.push(Compare::ModRevision(
+            job.key.part(Part::Spec),
+            job.spec_revision,
+        ));
+        ops.push(put(
+            job.key.part(Part::Status),
+            to_json(&job_status(&job, &rows, now)),
+        ));
+    }
+    let told = told(record, transition, seen);
+    Some(Change {
+        subject: Subject::Gang(gang),
+        compares,
+        ops,
+        told,
+    })
+}
+
+/// A status as stored.
+#[must_use]
+pub(crate) fn to_json(status: &impl serde::Serialize) -> Bytes {
+    serde_json::to_vec(status)
+        .expect("a status holds only text, numbers and lists")
+        .into()
+}
+
+fn apply_effects(
+    progress: &mut JobProgress,
+    record: &PlacementRecord,
+    transition: &lifecycle::Transition,
+    now: UnixMillis,
+    seen: Option<&Seen>,
+) {
+    let index = record.gang.index;
+    let message = seen.map(|seen| seen.message.clone()).unwrap_or_default();
+    for effect in &transition.effects {
+        match effect {
+            Effect::JobGangRunning { at } => {
+                let started = seen.and_then(|seen| seen.started).unwrap_or(*at);
+                progress.started.get_or_insert(started);
+            }
+            Effect::RequeueGang {
+                after,
+                spends_restart,
+            } => {
+                requeue(progress, index, *after, *spends_restart);
+                progress.last_failure = message.clone();
+            }
+            Effect::JobGangSucceeded { .. } => {
+                progress.succeeded.insert(index);
+                progress.ended = Some(seen.and_then(|seen| seen.ended).unwrap_or(now));
+            }
+            Effect::JobGangFailed { .. } => {
+                progress.failed.insert(index);
+                progress.ended = Some(seen.and_then(|seen| seen.ended).unwrap_or(now));
+                progress.last_failure = message.clone();
+            }
+            // The row's next state and its removal say these.
+            Effect::SendStop(_) | Effect::ReleaseRow | Effect::JobGangGone => {}
+        }
+    }
+}
+
+fn requeue(progress: &mut JobProgress, index: u32, after: Epoch, spends_restart: bool) {
+    let tried = progress.tried.entry(index).or_insert_with(Tried::default);
+    tried.epoch = tried.epoch.max(after);
+    tried.starts = tried.starts.saturating_add(1);
+    tried.restarts = tried.restarts.saturating_add(u32::from(spends_restart));
+}
+
+fn told(
+    record: &PlacementRecord,
+    transition: &lifecycle::Transition,
+    seen: Option<&Seen>,
+) -> Option<(&'static str, String)> {
+    let place = format!(
+        "gang {} in {}/{}",
+        record.gang.index, record.cluster, record.pool
+    );
+    let why = seen
+        .map(|seen| seen.message.as_str())
+        .filter(|message| !message.is_empty());
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    match transition.next {
+        Next::In(lifecycle::State::Running) => Some(("Running", format!("{place} runs"))),
+        Next::In(lifecycle::State::Draining(DrainReason::Deleted)) => Some((
+            "Stopping",
+            format!("{place} is being stopped: its job is deleted"),
+        )),
+        Next::In(lifecycle::State::Draining(DrainReason::Suspended)) => Some((
+            "Stopping",
+            format!("{place} is being stopped: its job is suspended"),
+        )),
+        Next::In(lifecycle::State::Starting) => None,
+        Next::Ended(Outcome::Succeeded) => Some(("Succeeded", format!("{place} is done"))),
+        Next::Ended(Outcome::Failed) => Some(("Failed", format!("{place} failed{why}"))),
+        Next::Ended(Outcome::Requeued) => Some(("Requeued", format!("{place} waits again{why}"))),
+        Next::Ended(Outcome::Deleted) => Some(("Stopped", format!("{place} is gone"))),
+    }
+}
+
+/// Lets a deleted job go once nothing of it is placed.
+#[must_use]
+pub(crate) fn settle_job(model: &Model, uid: Uid) -> Option<Change> {
+    let job = model.job(uid)?;
+    if !job.is_deleting() || model.placements_of(uid).next().is_some() {
+        return None;
+    }
+    let spec = job.key.part(Part::Spec);
+    let compares = vec![Compare::ModRevision(spec.clone(), job.spec_revision)];
+    let others: Vec<String> = job
+        .object
+        .metadata
+        .finalizers
+        .iter()
+        .filter(|name| *name != FINALIZER)
+        .cloned()
+        .collect();
+    if !others.is_empty() {
+        // Others still hold it: taking our finalizer off is a write of the object as stored,
+        // which only the API's own path does.
+        return None;
+    }
+    let ops = vec![
+        Op::Delete { key: spec },
+        Op::Delete {
+            key: job.key.part(Part::Status),
+        },
+        Op::Delete {
+            key: keys::progress(uid),
+        },
+    ];
+    Some(Change {
+        subject: Subject::Job(uid),
+        compares,
+        ops,
+        told: None,
+    })
+}

@@ -1,0 +1,214 @@
+//! The status of a job, computed from its placements and its progress.
+//!
+//! Owns what `status` of a `FederatedJob` says. Pure; the same rows give the same status. Why a
+//! job waits is not stored here: reads add it (see `explanations`).
+
+use std::collections::BTreeSet;
+
+use meridian_api::conditions;
+use meridian_api::kinds::federated_job::status::{
+    ADMITTED, COMPLETE, FAILED, GangCounts, GangStatus, MAX_GANGS_SHOWN, PLACED, Phase,
+    QUOTA_RESERVED,
+};
+use meridian_api::kinds::federated_job::{FederatedJobSpec, FederatedJobStatus};
+use meridian_api::meta::{Condition, ConditionStatus, Object};
+use meridian_api::quantity::{GpuQuantity, Time};
+use meridian_api::units::{MilliGpus, UnixMillis};
+use meridian_policies::lifecycle::State;
+
+use crate::model::Job;
+use crate::placement::PlacementRecord;
+
+/// What is so with the job at `now`.
+#[must_use]
+pub(crate) fn job_status(
+    job: &Job,
+    placements: &[&PlacementRecord],
+    now: UnixMillis,
+) -> FederatedJobStatus {
+    let counts = counts(job, placements);
+    let phase = phase(&counts);
+    let held = placements
+        .iter()
+        .fold(MilliGpus::ZERO, |sum, row| sum.saturating_add(row.gpus));
+    let asked = || job.object.total_gpus().unwrap_or(MilliGpus::ZERO);
+    let progress = &job.progress;
+    let old = job.status.as_deref();
+    let mut status = FederatedJobStatus {
+        observed_generation: job.object.metadata.generation,
+        phase,
+        reason: reason(job, phase),
+        message: if phase == Phase::Failed {
+            progress.last_failure.clone()
+        } else {
+            String::new()
+        },
+        cluster: text(placements.iter().map(|row| row.cluster.as_str())),
+        flavor: text(placements.iter().map(|row| row.flavor.as_str())),
+        gpus: GpuQuantity(if placements.is_empty() { asked() } else { held }),
+        start_time: progress.started.map(Time),
+        completion_time: progress.ended.filter(|_| phase.is_final()).map(Time),
+        counts,
+        gangs: gangs(job, placements),
+        conditions: old.map(|old| old.conditions.clone()).unwrap_or_default(),
+        ..FederatedJobStatus::default()
+    };
+    if phase.is_final()
+        && let Some(old) = old
+    {
+        // Where it ran stays readable after it is gone from there.
+        status.cluster.clone_from(&old.cluster);
+        status.flavor.clone_from(&old.flavor);
+    }
+    set_conditions(&mut status, &job.object, now);
+    status
+}
+
+fn counts(job: &Job, placements: &[&PlacementRecord]) -> GangCounts {
+    let mut counts = GangCounts {
+        succeeded: job.progress.succeeded.len(),
+        failed: job.progress.failed.len(),
+        ..GangCounts::default()
+    };
+    for row in placements {
+        match row.state {
+            State::Starting => counts.starting += 1,
+            State::Running => counts.running += 1,
+            State::Draining(_) => counts.stopping += 1,
+        }
+    }
+    let known = [
+        counts.succeeded,
+        counts.failed,
+        counts.starting,
+        counts.running,
+        counts.stopping,
+    ];
+    counts.waiting = known
+        .iter()
+        .fold(job.gang_count(), |left, some| left.saturating_sub(*some));
+    counts
+}
+
+fn phase(counts: &GangCounts) -> Phase {
+    if counts.running > 0 {
+        Phase::Running
+    } else if counts.starting > 0 {
+        Phase::Starting
+    } else if counts.stopping > 0 {
+        Phase::Stopping
+    } else if counts.waiting > 0 {
+        Phase::Pending
+    } else if counts.failed > 0 {
+        Phase::Failed
+    } else {
+        Phase::Succeeded
+    }
+}
+
+fn reason(job: &Job, phase: Phase) -> String {
+    let word = match phase {
+        Phase::Pending if job.object.spec.suspend => "Suspended",
+        Phase::Pending => "WaitingAgain",
+        Phase::Stopping if job.is_deleting() => "Deleted",
+        Phase::Stopping => "Suspended",
+        Phase::Failed => "GangFailed",
+        Phase::Starting | Phase::Running | Phase::Succeeded => "",
+    };
+    word.to_owned()
+}
+
+/// Distinct words, sorted, as one text.
+fn text<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn gangs(job: &Job, placements: &[&PlacementRecord]) -> Vec<GangStatus> {
+    let shown = placements.iter().take(MAX_GANGS_SHOWN);
+    let status = |row: &&PlacementRecord| GangStatus {
+        index: row.gang.index,
+        state: match row.state {
+            State::Starting => Phase::Starting,
+            State::Running => Phase::Running,
+            State::Draining(_) => Phase::Stopping,
+        },
+        cluster: Some(row.cluster.clone()),
+        pool: Some(row.pool.clone()),
+        epoch: Some(row.epoch),
+        pods: row
+            .roles
+            .iter()
+            .fold(0, |sum, role| sum.saturating_add(role.pods)),
+        gpus: GpuQuantity(row.gpus),
+        since: Some(Time(row.started.unwrap_or(row.decided))),
+        restarts: job
+            .progress
+            .tried
+            .get(&row.gang.index)
+            .map_or(0, |tried| tried.starts),
+        message: String::new(),
+    };
+    shown.map(status).collect()
+}
+
+fn set_conditions(
+    status: &mut FederatedJobStatus,
+    job: &Object<FederatedJobSpec, FederatedJobStatus>,
+    now: UnixMillis,
+) {
+    let generation = job.metadata.generation;
+    let counts = status.counts;
+    let placed = counts.waiting == 0;
+    let over = status.phase.is_final();
+    let message = status.message.clone();
+    let mut set = |kind: &str, holds: bool, reason: &str, message: &str| {
+        let condition = Condition {
+            kind: kind.to_owned(),
+            status: if holds {
+                ConditionStatus::True
+            } else {
+                ConditionStatus::False
+            },
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            observed_generation: generation,
+            last_transition_time: None,
+        };
+        conditions::set(&mut status.conditions, condition, now);
+    };
+    set(ADMITTED, true, "Admitted", "");
+    set(
+        QUOTA_RESERVED,
+        placed && !over,
+        if over { "Released" } else { "Decided" },
+        "",
+    );
+    let waiting = format!("{} gangs wait for a place", counts.waiting);
+    let not_placed = if over { "Ended" } else { "Waiting" };
+    match placed && !over {
+        true => set(PLACED, true, "EveryGangPlaced", ""),
+        false => set(PLACED, false, not_placed, if over { "" } else { &waiting }),
+    }
+    let complete = over && counts.failed == 0;
+    set(
+        COMPLETE,
+        complete,
+        if complete {
+            "EveryGangSucceeded"
+        } else {
+            "NotComplete"
+        },
+        "",
+    );
+    let failed = over && counts.failed > 0;
+    set(
+        FAILED,
+        failed,
+        if failed { "GangFailed" } else { "NotFailed" },
+        &message,
+    );
+}
