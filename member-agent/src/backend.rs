@@ -299,7 +299,9 @@ pub trait ClusterBackend: Send + Sync + 'static {
     /// Asks user code for a checkpoint within `limit`; the gang's `checkpoint` shows it.
     async fn request_checkpoint(&self, key: GangKey, limit: Millis) -> Result<(), BackendError>;
 
-    /// SIGTERM to every pod, SIGKILL after `grace`, then removal. Again and again until it
-    /// answers [`Stopped::Gone`].
+    /// SIGTERM to every pod, SIGKILL after `grace`, then removal. Asked again until it answers
+    /// [`Stopped::Gone`], which is read from the cluster and not from a cache. A bind of the same
+    /// gang and epoch that was sent before and not answered must not take effect after that
+    /// answer.
     async fn stop(&self, key: GangKey, grace: Millis) -> Result<Stopped, BackendError>;
 }

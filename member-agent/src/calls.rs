@@ -3,6 +3,8 @@
 //! Owns the calls under way: bounded in time, one at a time per gang. An answer that did not come
 //! says nothing about what was done: the same request is made again. Never decides what to ask.
 
+use std::collections::BTreeSet;
+
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use meridian_api::ids::GangId;
@@ -66,7 +68,8 @@ impl Executor {
             return;
         };
         let attempt = gang.attempt;
-        match self.find_nodes(&order) {
+        let avoid = gang.avoid.clone();
+        match self.find_nodes(&order, &avoid) {
             Ok(members) => {
                 let order = gang_order(&order, attempt, members);
                 let holds = order.members.iter().map(|member| {
@@ -85,6 +88,10 @@ impl Executor {
                 self.binding.insert(id, order.clone());
                 self.bind(order);
             }
+            Err(why) if attempt > 0 => {
+                let message = format!("turned away by {avoid:?}, and elsewhere {why}");
+                self.give_up(order.key, Failure::PlacementRefused, message);
+            }
             Err(why) => {
                 tracing::debug!(key = %order.key, why, "no place yet");
                 self.no_room.insert(id, why);
@@ -93,11 +100,18 @@ impl Executor {
         }
     }
 
-    fn find_nodes(&self, order: &RunOrder) -> Result<Vec<MemberOrder>, String> {
+    fn find_nodes(
+        &self,
+        order: &RunOrder,
+        avoid: &BTreeSet<String>,
+    ) -> Result<Vec<MemberOrder>, String> {
         let pool = &order.terms.pool;
         let levels = self.view.pool(pool).map(|pool| pool.levels.as_slice());
         let levels = levels.ok_or_else(|| format!("there is no pool {pool:?}"))?;
-        let places = self.view.places(pool);
+        let mut places = self.view.places(pool);
+        for place in &mut places {
+            place.ready &= !avoid.contains(&place.name);
+        }
         let members = nodes::place(levels, &places, &order.shape, &order.pods);
         let members = members.map_err(|failure| failure.to_string())?;
         let member = |member: nodes::Member| MemberOrder {
@@ -235,17 +249,22 @@ impl Executor {
                 self.retry(key.gang);
             }
             BackendError::Invalid(why) => {
-                let verdict = Verdict {
-                    end: End::Failed(Failure::Misconfigured),
-                    exit_code: 0,
-                    message: why.clone(),
-                    started: None,
-                };
-                self.with_gang(key, |gang| {
-                    gang.record.verdict.get_or_insert(verdict);
-                });
+                self.give_up(key, Failure::Misconfigured, why.clone());
             }
         }
+    }
+
+    fn give_up(&mut self, key: GangKey, failure: Failure, message: String) {
+        let verdict = Verdict {
+            end: End::Failed(failure),
+            exit_code: 0,
+            message,
+            started: None,
+        };
+        self.with_gang(key, |gang| {
+            gang.record.verdict.get_or_insert(verdict);
+        });
+        self.dirty.insert(key.gang);
     }
 
     fn with_gang(&mut self, key: GangKey, change: impl FnOnce(&mut Gang)) {

@@ -92,6 +92,7 @@ impl Executor {
             order: None,
             phase: Phase::Waiting,
             attempt: 0,
+            avoid: BTreeSet::new(),
         };
         let gangs = state
             .records()
@@ -271,6 +272,7 @@ impl Executor {
             order: None,
             phase: Phase::Live,
             attempt: newest.attempt,
+            avoid: BTreeSet::new(),
         };
         self.gangs.insert(gang, found);
     }
@@ -311,6 +313,12 @@ impl Executor {
         let Some(gang) = self.gangs.get_mut(&id) else {
             return;
         };
+        if turn.phase == Phase::PlaceAgain
+            && let Some(own) = self.view.gang(gang.record.key())
+        {
+            let away = own.pods.iter().filter(|pod| gangs::rejected(pod));
+            gang.avoid.extend(away.map(|pod| pod.node.clone()));
+        }
         let news = gang.record.verdict != turn.verdict || gang.record.ended != turn.ended;
         let seen = gang.phase == Phase::Binding && turn.phase == Phase::Live;
         gang.phase = turn.phase;
@@ -389,7 +397,7 @@ impl Executor {
         };
         let key = gang.record.key();
         self.state.forget(id);
-        self.gone.remove(&key);
+        self.gone.retain(|gone| gone.gang != id);
         self.asked.remove(&key);
         self.arrivals.remove(&id);
         self.waiting.remove(&id);

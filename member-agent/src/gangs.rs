@@ -11,6 +11,7 @@
 //!                                             └─▶ undo: stop, proof ─────┘
 //! ```
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -153,6 +154,8 @@ pub(crate) struct Gang {
     pub(crate) phase: Phase,
     /// The step under its epoch.
     pub(crate) attempt: u32,
+    /// Nodes that turned it away under its epoch.
+    pub(crate) avoid: BTreeSet<String>,
 }
 
 /// What is known of a gang at the moment of a decision.
@@ -229,10 +232,18 @@ pub(crate) fn step(gang: &Gang, sight: &Sight<'_>, now: UnixMillis) -> Turn {
         undo(gang, sight, now, &mut turn);
         return turn;
     }
+    if gang.record.desired == Desired::Run {
+        pursue(gang, sight, &mut turn);
+    }
+    turn.wake = next_deadline(gang, sight.own);
+    turn
+}
+
+/// Brings a wanted gang one step closer to running.
+fn pursue(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
     match turn.phase {
         Phase::Waiting => {
-            let ready = sight.older.is_empty() && !sight.in_flight && gang.order.is_some();
-            if ready {
+            if sight.older.is_empty() && !sight.in_flight && gang.order.is_some() {
                 turn.actions.push(Action::Place);
             }
         }
@@ -240,13 +251,11 @@ pub(crate) fn step(gang: &Gang, sight: &Sight<'_>, now: UnixMillis) -> Turn {
         Phase::Live => {
             if sight.own.is_some_and(|own| rejection(own).is_some()) {
                 turn.phase = Phase::PlaceAgain;
-                place_again(gang, sight, &mut turn);
+                place_again(gang, sight, turn);
             }
         }
-        Phase::PlaceAgain => place_again(gang, sight, &mut turn),
+        Phase::PlaceAgain => place_again(gang, sight, turn),
     }
-    turn.wake = next_deadline(gang, sight.own);
-    turn
 }
 
 /// An older epoch must be dead before anything of this one starts, and before this one is said
@@ -308,7 +317,9 @@ fn place_again(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
     if sight.own.is_none() && sight.gone {
         turn.phase = Phase::Waiting;
         turn.attempt = gang.attempt.saturating_add(1);
-        turn.actions.push(Action::Place);
+        if sight.older.is_empty() {
+            turn.actions.push(Action::Place);
+        }
     } else if !sight.asked && !sight.own.is_some_and(|own| own.stopping) {
         turn.actions
             .push(Action::Stop(gang.record.key(), gang.record.grace));
@@ -321,9 +332,12 @@ fn over(own: &GangSeen) -> bool {
 }
 
 fn rejection(own: &GangSeen) -> Option<&PodSeen> {
-    own.pods
-        .iter()
-        .find(|pod| matches!(pod.phase, PodPhase::Rejected { .. }))
+    own.pods.iter().find(|pod| rejected(pod))
+}
+
+/// True when its node turned it away.
+pub(crate) fn rejected(pod: &PodSeen) -> bool {
+    matches!(pod.phase, PodPhase::Rejected { .. })
 }
 
 /// When user code first started.

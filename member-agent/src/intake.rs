@@ -4,6 +4,7 @@
 //! changes nothing; one placement that is refused does not spoil the others of its intent. Never
 //! asks the cluster.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meridian_api::ids::{Epoch, Incarnation};
@@ -154,7 +155,10 @@ impl Executor {
             // The hub may place the gang elsewhere on the strength of a refusal: this epoch must
             // then never start here, whatever comes later.
             if let Some(key) = key.filter(|_| refused.reason == RefusalReason::Malformed)
-                && !self.gangs.contains_key(&key.gang)
+                && self
+                    .gangs
+                    .get(&key.gang)
+                    .is_none_or(|gang| gang.record.epoch < key.epoch)
             {
                 self.state.is_over(key);
             }
@@ -162,12 +166,11 @@ impl Executor {
         }
     }
 
-    /// The highest epoch known of a gang, and whether that one is over for good.
+    /// Refuses an epoch below the gang's own, or, when nothing is kept of it, below what ended.
     fn check_epoch(&self, key: GangKey) -> Result<(), Refused> {
         let record = self.gangs.get(&key.gang).map(|gang| gang.record.epoch);
-        let over = self.state.over(key.gang);
-        let highest = record.max(over).unwrap_or(Epoch(0));
-        fences::check_epoch(key.epoch, highest)
+        let highest = record.or(self.state.over(key.gang));
+        fences::check_epoch(key.epoch, highest.unwrap_or(Epoch(0)))
     }
 
     fn run_wish(&mut self, order: RunOrder) -> Result<(), Refused> {
@@ -187,8 +190,8 @@ impl Executor {
                 self.reports.repeat(key.gang);
                 return Ok(());
             }
-            None if self.state.over(key.gang) == Some(key.epoch) => {
-                let message = format!("epoch {} has ended here", key.epoch);
+            Some(_) | None if self.state.over(key.gang) >= Some(key.epoch) => {
+                let message = format!("epoch {} has ended here, or was refused", key.epoch);
                 return Err(Refused::new(RefusalReason::EpochOver, message));
             }
             Some(_) | None => {}
@@ -254,6 +257,7 @@ impl Executor {
         let key = record.key();
         self.clear_binding(key.gang);
         self.reports.forget(key.gang);
+        self.gone.retain(|gone| gone.gang != key.gang);
         self.retries.remove(&key.gang);
         self.state.put(&record);
         let gang = Gang {
@@ -261,6 +265,7 @@ impl Executor {
             order,
             phase: Phase::Waiting,
             attempt: 0,
+            avoid: BTreeSet::new(),
         };
         self.reports.look(&self.view, &gang);
         self.gangs.insert(key.gang, gang);

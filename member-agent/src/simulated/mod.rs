@@ -142,6 +142,15 @@ impl SimulatedCluster {
         });
     }
 
+    /// As [`Self::set_foreign`], but the API does not show it: only the node knows.
+    pub fn hide_foreign(&self, now: UnixMillis, name: &str, held: Resources) {
+        self.turn(now, |inside| {
+            if let Some(node) = inside.state.nodes.get_mut(name) {
+                node.hidden = held;
+            }
+        });
+    }
+
     /// Takes the API away, or brings it back. The cluster goes on either way.
     pub fn set_api(&self, now: UnixMillis, api: Api) {
         self.turn(now, |inside| {
@@ -171,9 +180,17 @@ impl SimulatedCluster {
     fn turn<T>(&self, now: UnixMillis, work: impl FnOnce(&mut Inside) -> T) -> T {
         let mut inside = self.lock();
         inside.state.advance(now);
-        let (before, life) = (inside.state.changed, inside.api_life);
+        // Whoever sleeps must hear of a change, and of something that is due earlier.
+        let marks = |inside: &Inside| {
+            (
+                inside.state.changed,
+                inside.state.scheduled,
+                inside.api_life,
+            )
+        };
+        let before = marks(&inside);
         let done = work(&mut inside);
-        let woken = inside.state.changed != before || inside.api_life != life;
+        let woken = marks(&inside) != before;
         drop(inside);
         if woken {
             self.0.changed.notify_waiters();

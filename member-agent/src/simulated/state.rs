@@ -86,6 +86,8 @@ pub(super) struct Node {
     pub(super) domains: Vec<String>,
     pub(super) resources: Resources,
     pub(super) foreign: Resources,
+    /// Held by others, and not shown by the API.
+    pub(super) hidden: Resources,
     pub(super) cordoned: bool,
     /// The machine is dead, known or not.
     pub(super) dead: bool,
@@ -194,6 +196,7 @@ impl State {
             domains: node.domains.clone(),
             resources: node.resources.into(),
             foreign: Resources::default(),
+            hidden: Resources::default(),
             cordoned: false,
             dead: false,
             noticed: false,
@@ -642,6 +645,7 @@ impl Node {
     pub(super) fn room(&self) -> Resources {
         let left = self.allocatable();
         let left = left.checked_sub(self.held).unwrap_or_default();
-        left.checked_sub(self.foreign).unwrap_or_default()
+        let left = left.checked_sub(self.foreign).unwrap_or_default();
+        left.checked_sub(self.hidden).unwrap_or_default()
     }
 }

@@ -81,6 +81,26 @@ impl AgentService for FakeService {
     }
 }
 
+/// Where agents that dial one fake hub come in.
+pub struct Door(mpsc::Receiver<Attached>);
+
+async fn serve(pipes: &Pipes, tasks: &Tasks, address: &str) -> Door {
+    let (sender, attached) = mpsc::channel(8);
+    let listener = pipes.listen(address).await.expect("free");
+    let server = network::grpc_server()
+        .add_service(AgentServiceServer::new(FakeService(sender)))
+        .serve_with_incoming(listener.into_stream());
+    tasks.spawn(format!("fake-hub {address}"), server);
+    Door(attached)
+}
+
+/// Whether beats are answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beats {
+    Answered,
+    Ignored,
+}
+
 /// The test's world: one cluster, one disk, a fake hub.
 pub struct World {
     pub clock: Clock,
@@ -88,7 +108,7 @@ pub struct World {
     pub cluster: SimulatedCluster,
     pub disk: MemoryDisk,
     pub tasks: Tasks,
-    attached: mpsc::Receiver<Attached>,
+    attached: Option<Door>,
     lives: u64,
     /// Counts over all sessions: what a hub keeps in its store.
     pub incarnation: u64,
@@ -111,13 +131,8 @@ impl World {
         let clock = Clock::simulated(BEGIN);
         let pipes = Pipes::default();
         let cluster = SimulatedCluster::new(inventory, profile, 7, BEGIN).expect("an inventory");
-        let (sender, attached) = mpsc::channel(8);
         let tasks = Tasks::new();
-        let listener = pipes.listen(HUB).await.expect("free");
-        let server = network::grpc_server()
-            .add_service(AgentServiceServer::new(FakeService(sender)))
-            .serve_with_incoming(listener.into_stream());
-        tasks.spawn("fake-hub", server);
+        let attached = serve(&pipes, &tasks, HUB).await;
         let disk = MemoryDisk::default();
         Self {
             clock,
@@ -125,7 +140,7 @@ impl World {
             cluster,
             disk,
             tasks,
-            attached,
+            attached: Some(attached),
             lives: 0,
             incarnation: 0,
         }
@@ -149,12 +164,37 @@ impl World {
         Agent::start(options).await.expect("state is readable")
     }
 
+    /// Another hub, at its own address.
+    pub async fn second_hub(&mut self, address: &str) -> Door {
+        serve(&self.pipes, &self.tasks, address).await
+    }
+
     /// The next agent that dials, not welcomed yet.
     pub async fn dialled(&mut self) -> Line {
-        let next = self.clock.timeout(DEADLINE, self.attached.recv()).await;
+        let mut door = self.attached.take().expect("one caller at a time");
+        let line = self.dials(&mut door, Beats::Answered).await;
+        self.attached = Some(door);
+        line
+    }
+
+    /// The next agent that dials; its beats are never answered.
+    pub async fn dialled_but_silent(&mut self) -> Line {
+        let mut door = self.attached.take().expect("one caller at a time");
+        let line = self.dials(&mut door, Beats::Ignored).await;
+        self.attached = Some(door);
+        line
+    }
+
+    /// The next agent that dials another hub.
+    pub async fn dialled_at(&mut self, mut door: Door) -> Line {
+        self.dials(&mut door, Beats::Answered).await
+    }
+
+    async fn dials(&mut self, door: &mut Door, beats: Beats) -> Line {
+        let next = self.clock.timeout(DEADLINE, door.0.recv()).await;
         let (hello, inbound, to_agent) = next.expect("an agent dials").expect("the hub lives");
         let (sender, from_agent) = mpsc::channel(1024);
-        let acks = to_agent.clone();
+        let acks = (beats == Beats::Answered).then(|| to_agent.clone());
         let fence = v1::Fence {
             store_generation: 1,
             term: 10,
@@ -194,12 +234,12 @@ impl World {
 async fn listen(
     mut inbound: Streaming<v1::AgentMessage>,
     sender: mpsc::Sender<agent_message::Body>,
-    acks: mpsc::Sender<Result<v1::HubMessage, Status>>,
+    acks: Option<mpsc::Sender<Result<v1::HubMessage, Status>>>,
     fence: v1::Fence,
 ) {
     while let Ok(Some(message)) = inbound.message().await {
         let Some(body) = message.body else { continue };
-        if let agent_message::Body::Heartbeat(beat) = &body {
+        if let (agent_message::Body::Heartbeat(beat), Some(acks)) = (&body, &acks) {
             let ack = v1::HeartbeatAck {
                 sequence: beat.sequence,
                 fence: Some(fence),
