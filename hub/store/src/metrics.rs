@@ -104,7 +104,7 @@ impl StoreError {
 }
 
 impl Metered {
-    /// Wraps `store` and registers its metrics.
+    /// Wraps `store` and registers its metrics in a registry whose prefix is `meridian`.
     #[must_use]
     pub fn new(store: SharedStore, clock: Clock, registry: &mut Registry) -> Self {
         let calls = Family::default();
@@ -241,7 +241,7 @@ mod tests {
     async fn calls_are_counted_by_reason_and_outcome() {
         let clock = Clock::simulated(UnixMillis(0));
         let memory = MemoryStore::new(clock.clone());
-        let mut registry = Registry::default();
+        let mut registry = Registry::with_prefix("meridian");
         let store = Metered::new(Arc::new(memory.clone()), clock, &mut registry);
         store
             .get(Operation::GetObject, "k".into())

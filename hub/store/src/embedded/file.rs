@@ -89,11 +89,12 @@ impl StorageBackend for StoreFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let before = self.inner.len()?;
-        if len > before && self.durability == Durability::Immediate {
-            if let Err(error) = self.take_room(before, len) {
-                self.inner.set_len(before)?;
-                return Err(error);
-            }
+        if len > before
+            && self.durability == Durability::Immediate
+            && let Err(error) = self.take_room(before, len)
+        {
+            self.inner.set_len(before)?;
+            return Err(error);
         }
         self.inner.set_len(len)
     }

@@ -284,7 +284,7 @@ impl feed::Source for EmbeddedStore {
     }
 
     async fn disturbed(&self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn clock(&self) -> &Clock {

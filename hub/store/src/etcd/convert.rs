@@ -91,9 +91,9 @@ impl Prefix {
         EtcdTxn::new().and_then(inner.collect::<Vec<_>>())
     }
 
-    pub(super) fn txn_response(&self, answer: EtcdTxnResponse) -> Result<TxnResponse, StoreError> {
+    pub(super) fn txn_response(&self, answer: &EtcdTxnResponse) -> Result<TxnResponse, StoreError> {
         let revision = header_revision(answer.header())?;
-        self.inner_response(&answer, revision)
+        self.inner_response(answer, revision)
     }
 
     pub(super) fn batch_response(

@@ -125,7 +125,7 @@ impl EtcdStore {
         }
         let connection = connect_options(&options);
         version::check(endpoints, &connection, &clock, options.old_versions).await?;
-        let connecting = Client::connect(endpoints, Some(connection));
+        let connecting = Box::pin(Client::connect(endpoints, Some(connection)));
         let client = within(&clock, CALL_LIMIT, connecting).await?;
         let kv = client
             .kv_client()
@@ -350,7 +350,7 @@ impl Store for EtcdStore {
             self.again(call).await
         };
         let answer = answer.map_err(|error| convert::name_lease(error, &[txn]))?;
-        self.prefix.txn_response(answer)
+        self.prefix.txn_response(&answer)
     }
 
     async fn txn_batch(

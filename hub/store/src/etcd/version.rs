@@ -28,7 +28,7 @@ pub(super) async fn check(
                 .version()
                 .to_owned())
         };
-        match within(clock, CALL_LIMIT, ask).await {
+        match Box::pin(within(clock, CALL_LIMIT, ask)).await {
             Ok(version) => {
                 accept(endpoint, &version, old_versions)?;
                 answered += 1;

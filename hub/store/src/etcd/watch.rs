@@ -110,12 +110,11 @@ impl Watching {
                 message = self.stream.message() => Some(message),
                 () = self.clock.sleep_until(wake_at) => None,
             };
-            if let Some(Ok(Some(r))) = &message { eprintln!("W {:?} ev {} created {} rev {:?}", self.clock.boot(), r.events().len(), r.created(), r.header().map(|h| h.revision())); } else { eprintln!("W {:?} {:?}", self.clock.boot(), message.as_ref().map(|m| m.as_ref().map(|_| ()))); }
             match message {
                 Some(Ok(Some(response))) => {
                     self.ask_at = self.clock.boot().after(self.limits.bookmark_every);
                     self.give_up_at = None;
-                    self.inbox.take(response)?;
+                    self.inbox.take(&response)?;
                 }
                 Some(Ok(None)) => {
                     return Err(StoreError::Unavailable("etcd ended the watch".to_owned()));
@@ -145,7 +144,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn take(&mut self, response: WatchResponse) -> Result<(), StoreError> {
+    fn take(&mut self, response: &WatchResponse) -> Result<(), StoreError> {
         if response.compact_revision() > 0 {
             let requested = Revision(self.said.0 + 1);
             let oldest = convert::unsigned(response.compact_revision());

@@ -255,7 +255,10 @@ impl Disk {
                 let kept = match random.below(3) {
                     0 => 0,
                     1 => data.len(),
-                    _ => data.len().min(SECTOR * random.below(sectors + 1) as usize),
+                    _ => {
+                        let whole = usize::try_from(random.below(sectors + 1)).expect("small");
+                        data.len().min(SECTOR * whole)
+                    }
                 };
                 write_at(&mut image, *offset, &data[..kept]);
             }

@@ -133,10 +133,10 @@ impl Member {
         let clock = Clock::real();
         let ready = async {
             loop {
-                let asked = async {
+                let asked = Box::pin(async {
                     let mut client = Client::connect([&self.url], None).await?;
                     client.get("ready", None).await
-                };
+                });
                 if let Ok(Ok(_)) = clock.timeout(Millis::seconds(2), asked).await {
                     return;
                 }
