@@ -114,7 +114,18 @@ pub(crate) fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
         return found;
     };
     let name = text(object, "name");
-    if name.is_empty() {
+    let other = metadata
+        .get("name")
+        .filter(|name| !name.is_string() && !name.is_null());
+    if let Some(other) = other {
+        let other = shorten(&other.to_string());
+        let message = format!("must be of type string, is {other}: put it in quotes");
+        found.push(FieldError::new(
+            "metadata.name",
+            FieldReason::TypeInvalid,
+            message,
+        ));
+    } else if name.is_empty() {
         let message = "Required value: name or generateName is required";
         found.push(FieldError::new(
             "metadata.name",
