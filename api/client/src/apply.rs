@@ -350,11 +350,11 @@ mod tests {
             .iter()
             .all(|(key, value)| match (last.get(key), wanted.get(key)) {
                 (None, None) => after.get(key) == Some(value),
-                (Some(_), None) => true,
                 (last, Some(wanted)) if wanted.is_object() => after
                     .get(key)
                     .is_some_and(|after| kept(value, after, last.unwrap_or(&nothing), wanted)),
-                (_, Some(_)) => true,
+                // Removed, or replaced whole.
+                (Some(_), None) | (_, Some(_)) => true,
             })
     }
 

@@ -134,7 +134,7 @@ impl Client {
     ) -> Result<Value, ClientError> {
         let mut ask = Ask::get(resource.path(Some(namespace), Some(name)));
         ask.accept = form.accept();
-        value(self.transport.call(&ask).await?)
+        value(&self.transport.call(&ask).await?)
     }
 
     /// One object of a kind that is known at compile time.
@@ -192,7 +192,7 @@ impl Client {
             ]);
             let mut ask = Ask::get(resource.path(namespace, None) + &query);
             ask.accept = options.form.accept();
-            let mut page = value(self.transport.call(&ask).await?)?;
+            let mut page = value(&self.transport.call(&ask).await?)?;
             let Some(items) = page[options.form.items()].as_array_mut() else {
                 let (what, field) = (resource.plural, options.form.items());
                 return Err(ClientError::Protocol(format!(
@@ -277,7 +277,7 @@ impl Client {
         let reply = self.transport.call(&ask).await?;
         let warnings = warnings(&reply.headers);
         Ok(Written {
-            object: value(reply)?,
+            object: value(&reply)?,
             warnings,
         })
     }
@@ -304,7 +304,7 @@ impl Client {
             accept: JSON,
             body,
         };
-        let answer = value(self.transport.call(&ask).await?)?;
+        let answer = value(&self.transport.call(&ask).await?)?;
         let goes_on = answer["metadata"]["deletionTimestamp"].is_string();
         if answer["kind"] == "Status" || !goes_on {
             Ok(Deletion::Gone)
@@ -315,12 +315,12 @@ impl Client {
 
     /// What the hub says of its version (`/version` of a Kubernetes API).
     pub async fn version(&self) -> Result<Value, ClientError> {
-        value(self.transport.call(&Ask::get("/version".into())).await?)
+        value(&self.transport.call(&Ask::get("/version".into())).await?)
     }
 }
 
 /// The body of a success as JSON; anything else as the error that it is.
-fn value(reply: Reply) -> Result<Value, ClientError> {
+fn value(reply: &Reply) -> Result<Value, ClientError> {
     if !reply.status.is_success() {
         return Err(errors::from_http(reply.status, &reply.body));
     }

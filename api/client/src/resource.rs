@@ -2,6 +2,8 @@
 //!
 //! Owns paths and their escaping. Never asks the hub which kinds exist.
 
+use std::fmt::Write as _;
+
 use meridian_api::meta::{GROUP, Spec, VERSION};
 
 /// A kind as the HTTP API addresses it.
@@ -106,7 +108,8 @@ pub(crate) fn escape(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             escaped.push(char::from(byte));
         } else {
-            escaped.push_str(&format!("%{byte:02X}"));
+            // Writing to a String cannot fail.
+            let _ = write!(escaped, "%{byte:02X}");
         }
     }
     escaped

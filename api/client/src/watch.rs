@@ -257,9 +257,10 @@ impl Watcher {
             .iter()
             .map(|item| (key(item), uid(item)))
             .collect();
-        for (name, uid) in std::mem::take(&mut self.known) {
-            if there.get(&name) != Some(&uid) {
-                self.pending.push_back(Change::Gone(tombstone(name, uid)));
+        for (key, uid) in &self.known {
+            if there.get(key) != Some(uid) {
+                let gone = tombstone(&key.0, &key.1, uid);
+                self.pending.push_back(Change::Gone(gone));
             }
         }
         self.known = there;
@@ -315,6 +316,6 @@ fn uid(item: &Value) -> String {
     text(&metadata(item)["uid"]).to_owned()
 }
 
-fn tombstone((namespace, name): (String, String), uid: String) -> Value {
+fn tombstone(namespace: &str, name: &str, uid: &str) -> Value {
     json!({"metadata": {"namespace": namespace, "name": name, "uid": uid}})
 }

@@ -1,0 +1,437 @@
+//! The command line: verbs, flags and their help.
+//!
+//! Owns what may be written. Never does anything.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
+use meridian_api::quantity::Span;
+
+use crate::commands::cluster::PoolArg;
+use crate::commands::wait::Goal;
+use crate::completion;
+use crate::output::Format;
+
+/// Runs jobs on fleets of GPU clusters.
+///
+/// Names: KIND/NAME as in job/llm-70b, or KIND NAME. Kinds have short words: job, cluster, pool,
+/// tenant, quota, class, region, window.
+#[derive(Debug, Parser)]
+#[command(name = "meridian", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 error, 2 usage, 3 unchanged (--error-unchanged), 4 denied by policy or quota,
+5 not found, 6 conflict, 7 timed out, 8 hub unreachable, 9 not allowed; plan --detailed-exitcode:
+20 will queue, 22 can never be placed; wait: 30 failed, 31 cancelled, 32 preempted and not requeued,
+130 detached by Ctrl-C.";
+
+/// Flags of every command.
+#[derive(Args, Debug)]
+pub(crate) struct GlobalArgs {
+    /// Where the hub listens [env: MERIDIAN_SERVER] [default: http://127.0.0.1:7080]
+    #[arg(long, global = true, value_name = "http://HOST:PORT")]
+    pub(crate) server: Option<String>,
+    /// Namespace to work in [env: MERIDIAN_NAMESPACE] [default: default]
+    #[arg(short, long, global = true, add = ArgValueCompleter::new(completion::namespaces))]
+    pub(crate) namespace: Option<String>,
+    /// How long one answer of the hub may take
+    #[arg(long, global = true, default_value = "30s", value_name = "SPAN")]
+    pub(crate) request_timeout: Span,
+    /// One plain line per change instead of a live line
+    #[arg(long, global = true)]
+    pub(crate) no_progress: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make objects what their documents say
+    Apply(ApplyArgs),
+    /// Show objects
+    Get(GetArgs),
+    /// Show everything about objects, with their events
+    Describe(DescribeArgs),
+    /// Delete objects
+    Delete(DeleteArgs),
+    /// Submit jobs; safe to repeat with the same --idempotency-key
+    Submit(SubmitArgs),
+    /// Say what would happen to jobs, without submitting them
+    Plan(PlanArgs),
+    /// Wait until jobs are done, or anything else holds
+    Wait(WaitArgs),
+    /// Say why a job waits, or where it runs
+    Why(WhyArgs),
+    /// Show the order of waiting gangs
+    Queue(QueueArgs),
+    /// Show GPUs by flavor, region, cluster and pool
+    Capacity(CapacityArgs),
+    /// Add clusters, close them to new work and open them again
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Show what happened
+    Events(EventsArgs),
+    /// Print the script that completes commands, flags and live names in a shell
+    Completion(CompletionArgs),
+    /// Show the versions of this command and of the hub
+    Version(VersionArgs),
+    /// Run a whole fleet in one process (see `meridian playground --help`)
+    #[command(disable_help_flag = true)]
+    Playground(PlaygroundArgs),
+}
+
+/// The form of results.
+#[derive(Args, Debug)]
+pub(crate) struct OutputArgs {
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+    /// Leave out the line of titles
+    #[arg(long)]
+    pub(crate) no_headers: bool,
+}
+
+/// How much of a change is only tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dry {
+    /// Nothing: it is done
+    #[default]
+    None,
+    /// Checked here; nothing is sent that changes anything
+    Client,
+    /// Checked by the hub in every way, and not stored
+    Server,
+}
+
+/// Which objects of a kind.
+#[derive(Args, Debug)]
+pub(crate) struct SelectorArgs {
+    /// Label selector, as in team=nlp,tier!=test
+    #[arg(short = 'l', long)]
+    pub(crate) selector: Option<String>,
+    /// Field selector, as in metadata.name=x
+    #[arg(long)]
+    pub(crate) field_selector: Option<String>,
+}
+
+/// `apply`.
+#[derive(Args, Debug)]
+pub(crate) struct ApplyArgs {
+    /// File, folder or - for standard input
+    #[arg(short, long = "filename", required = true, value_name = "FILE|DIR|-")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Try it only
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dry_run: Dry,
+    /// End with 3 when nothing had to change
+    #[arg(long)]
+    pub(crate) error_unchanged: bool,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+/// `get`.
+#[derive(Args, Debug)]
+pub(crate) struct GetArgs {
+    /// KIND[,KIND], KIND NAME... or KIND/NAME...
+    #[arg(required = true, add = ArgValueCompleter::new(completion::targets))]
+    pub(crate) targets: Vec<String>,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
+    #[command(flatten)]
+    pub(crate) selector: SelectorArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Sort the rows by a column, numbers by size
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort_by: Option<String>,
+    /// Go on showing changes
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
+
+/// `describe`.
+#[derive(Args, Debug)]
+pub(crate) struct DescribeArgs {
+    /// KIND, KIND NAME... or KIND/NAME...
+    #[arg(required = true, add = ArgValueCompleter::new(completion::targets))]
+    pub(crate) targets: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selector: SelectorArgs,
+}
+
+/// `delete`.
+#[derive(Args, Debug)]
+pub(crate) struct DeleteArgs {
+    /// KIND NAME..., KIND/NAME..., or KIND with a selector or --all
+    #[arg(add = ArgValueCompleter::new(completion::targets))]
+    pub(crate) targets: Vec<String>,
+    /// Delete what these documents name
+    #[arg(
+        short,
+        long = "filename",
+        value_name = "FILE|DIR|-",
+        conflicts_with = "targets"
+    )]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) selector: SelectorArgs,
+    /// Everything of the kind in the namespace
+    #[arg(long, conflicts_with = "selector")]
+    pub(crate) all: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// What is not there is no error
+    #[arg(long)]
+    pub(crate) ignore_not_found: bool,
+    /// Wait until it is gone
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Try it only
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dry_run: Dry,
+    /// Form of the result: table or name
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+/// `submit`.
+#[derive(Args, Debug)]
+pub(crate) struct SubmitArgs {
+    /// File, folder or - for standard input
+    #[arg(short, long = "filename", required = true, value_name = "FILE|DIR|-")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Submit each job so many times, as NAME-0, NAME-1, ...
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) count: Option<u32>,
+    /// Makes a repeated command store nothing twice; default: the document and a random part
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+    /// Try it only
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dry_run: Dry,
+    /// Wait until every job is done
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+/// `plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    /// File, folder or - for standard input
+    #[arg(short, long = "filename", required = true, value_name = "FILE|DIR|-")]
+    pub(crate) files: Vec<PathBuf>,
+    /// End with 0 when all start now, 20 when one queues, 22 when one can never be placed
+    #[arg(long)]
+    pub(crate) detailed_exitcode: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `wait`.
+#[derive(Args, Debug)]
+pub(crate) struct WaitArgs {
+    /// job/NAME, NAME of a job, or KIND/NAME
+    #[arg(required = true, add = ArgValueCompleter::new(completion::job_targets))]
+    pub(crate) targets: Vec<String>,
+    /// finished, delete, phase=PHASE or condition=TYPE[=STATUS]
+    #[arg(long = "for", default_value = "finished", value_name = "GOAL")]
+    pub(crate) goal: Goal,
+    /// Give up after this long
+    #[arg(long, value_name = "SPAN")]
+    pub(crate) timeout: Option<Span>,
+}
+
+/// `why`.
+#[derive(Args, Debug)]
+pub(crate) struct WhyArgs {
+    /// job/NAME or NAME
+    #[arg(add = ArgValueCompleter::new(completion::job_targets))]
+    pub(crate) job: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `queue`.
+#[derive(Args, Debug)]
+pub(crate) struct QueueArgs {
+    /// Only of this tenant
+    #[arg(long, add = ArgValueCompleter::new(completion::tenants))]
+    pub(crate) tenant: Option<String>,
+    /// At most so many gangs
+    #[arg(long, default_value_t = 50)]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `capacity`.
+#[derive(Args, Debug)]
+pub(crate) struct CapacityArgs {
+    /// Only of this flavor
+    #[arg(long)]
+    pub(crate) flavor: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `cluster`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Add a simulated cluster
+    Add(ClusterAddArgs),
+    /// Close a cluster to new work; what runs there goes on
+    Cordon(CordonArgs),
+    /// Open a cluster to new work again
+    Uncordon(CordonArgs),
+}
+
+/// `cluster add`.
+#[derive(Args, Debug)]
+pub(crate) struct ClusterAddArgs {
+    /// Its name
+    pub(crate) name: String,
+    /// Region that it is in
+    #[arg(long, add = ArgValueCompleter::new(completion::regions))]
+    pub(crate) region: String,
+    /// Hosts that are alike:
+    /// flavor=F,hosts=N,gpus-per-host=G[,pool=P][,cpu=C][,memory=M][,blocks=B][,racks-per-block=R]
+    #[arg(long = "pool", required = true, value_name = "HOSTS")]
+    pub(crate) pools: Vec<PoolArg>,
+    /// Try it only
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dry_run: Dry,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+/// `cluster cordon` and `cluster uncordon`.
+#[derive(Args, Debug)]
+pub(crate) struct CordonArgs {
+    /// Names of clusters
+    #[arg(required = true, add = ArgValueCompleter::new(completion::clusters))]
+    pub(crate) names: Vec<String>,
+    /// Try it only
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dry_run: Dry,
+}
+
+/// `events`.
+#[derive(Args, Debug)]
+pub(crate) struct EventsArgs {
+    /// Only those about this object: KIND/NAME
+    #[arg(add = ArgValueCompleter::new(completion::job_targets))]
+    pub(crate) target: Option<String>,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Go on showing events
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
+
+/// `completion`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionArgs {
+    /// Which shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// Shells that can be completed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// source <(meridian completion bash)
+    Bash,
+    /// source <(meridian completion zsh)
+    Zsh,
+    /// meridian completion fish | source
+    Fish,
+}
+
+/// `version`.
+#[derive(Args, Debug)]
+pub(crate) struct VersionArgs {
+    /// Only of this command, without asking the hub
+    #[arg(long)]
+    pub(crate) client: bool,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+/// `playground`.
+#[derive(Args, Debug)]
+pub(crate) struct PlaygroundArgs {
+    /// Handed to meridian-playground as they are
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) args: Vec<std::ffi::OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_lists_every_exit_code() {
+        use crate::exit::Exit;
+        let codes = [
+            Exit::Done,
+            Exit::Error,
+            Exit::Usage,
+            Exit::Unchanged,
+            Exit::Denied,
+            Exit::NotFound,
+            Exit::Conflict,
+            Exit::TimedOut,
+            Exit::Unreachable,
+            Exit::NotAllowed,
+            Exit::WillQueue,
+            Exit::NeverPlaced,
+            Exit::WorkFailed,
+            Exit::WorkCancelled,
+            Exit::WorkPreempted,
+            Exit::Interrupted,
+        ];
+        let words: Vec<&str> = EXIT_CODES
+            .split(|character: char| !character.is_ascii_alphanumeric())
+            .collect();
+        for code in codes {
+            assert!(
+                words.contains(&code.code().to_string().as_str()),
+                "{code:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn arguments_of_the_playground_pass_through() {
+        let cli = Cli::try_parse_from(["meridian", "playground", "--serve", "--seed", "7"]);
+        let Command::Playground(args) = cli.expect("valid").command else {
+            panic!("another command");
+        };
+        assert_eq!(args.args, ["--serve", "--seed", "7"]);
+    }
+}

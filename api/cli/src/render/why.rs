@@ -1,0 +1,324 @@
+//! `why` and `plan`: reasons with numbers, the place in the queue, placements.
+//!
+//! Owns their layout and their JSON shapes. The order of reasons is the hub's.
+
+use std::fmt::Write as _;
+
+use meridian_api::meta::API_VERSION;
+use meridian_api::quantity::Time;
+use meridian_api::units::{Millis, UnixMillis};
+use meridian_client::v1::{GangPlacement, PlanResponse, Reason, Verdict, WhyResponse};
+use serde_json::{Value, json};
+
+use crate::output::{Grid, Headers};
+use crate::text;
+
+/// `why` for a person.
+pub(crate) fn why(label: &str, why: &WhyResponse, now: UnixMillis, headers: Headers) -> String {
+    let mut page = format!("job {label}: {}", text::or_dash(&why.phase));
+    if why.position > 0 {
+        let _ = write!(page, ", {} of {} in the queue", why.position, why.waiting);
+    }
+    page.push('\n');
+    if !why.reasons.is_empty() {
+        page.push('\n');
+        push_lines(&mut page, &reasons(&why.reasons).to_text(headers));
+    }
+    if !why.placements.is_empty() {
+        page.push('\n');
+        push_lines(
+            &mut page,
+            &placements(&why.placements, now).to_text(headers),
+        );
+    }
+    if why.revision > 0 {
+        let old = text::span(Millis(why.age_ms));
+        let _ = write!(page, "\ndecided {old} ago, at revision {}\n", why.revision);
+    }
+    page
+}
+
+fn push_lines(page: &mut String, text: &str) {
+    page.push_str(text);
+    page.push('\n');
+}
+
+fn reasons(reasons: &[Reason]) -> Grid {
+    let mut grid = Grid::new(&[
+        "REASON", "CLUSTER", "FLAVOR", "NEED", "FREE", "LIMIT", "DETAIL",
+    ]);
+    for reason in reasons {
+        let number = |milli| text::counted(reason.has_numbers, milli);
+        grid.row(vec![
+            reason.code.clone(),
+            text::or_dash(&reason.cluster),
+            text::or_dash(&reason.flavor),
+            number(reason.need),
+            number(reason.free),
+            number(reason.limit),
+            text::or_dash(&reason.message),
+        ]);
+    }
+    grid
+}
+
+fn placements(placements: &[GangPlacement], now: UnixMillis) -> Grid {
+    let mut grid = Grid::new(&["GANG", "STATE", "CLUSTER", "POOL", "GPUS", "EPOCH", "SINCE"]);
+    for placement in placements {
+        grid.row(vec![
+            placement.index.to_string(),
+            text::or_dash(&placement.state),
+            text::or_dash(&placement.cluster),
+            text::or_dash(&placement.pool),
+            text::gpus(placement.milli_gpus),
+            placement.epoch.to_string(),
+            text::age(UnixMillis(placement.since_ms), now),
+        ]);
+    }
+    grid
+}
+
+/// `why` for a program.
+pub(crate) fn value(namespace: &str, name: &str, why: &WhyResponse) -> Value {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "Why",
+        "namespace": namespace,
+        "name": name,
+        "phase": why.phase,
+        "position": (why.position > 0).then_some(why.position),
+        "waiting": why.waiting,
+        "reasons": why.reasons.iter().map(reason_value).collect::<Vec<_>>(),
+        "placements": why.placements.iter().map(placement_value).collect::<Vec<_>>(),
+        "revision": why.revision,
+        "ageMilliseconds": why.age_ms,
+    })
+}
+
+/// A reason for a program; GPUs as documents write them.
+pub(crate) fn reason_value(reason: &Reason) -> Value {
+    let mut value = json!({"reason": reason.code, "message": reason.message});
+    for (name, text) in [("cluster", &reason.cluster), ("flavor", &reason.flavor)] {
+        if !text.is_empty() {
+            value[name] = json!(text);
+        }
+    }
+    if reason.has_numbers {
+        for (name, milli) in [
+            ("need", reason.need),
+            ("free", reason.free),
+            ("limit", reason.limit),
+        ] {
+            value[name] = gpus_value(milli);
+        }
+    }
+    value
+}
+
+/// GPUs as documents write them: a number when whole, else a text.
+pub(crate) fn gpus_value(milli: u64) -> Value {
+    json!(meridian_api::quantity::GpuQuantity(
+        meridian_api::units::MilliGpus(milli)
+    ))
+}
+
+fn placement_value(placement: &GangPlacement) -> Value {
+    json!({
+        "index": placement.index,
+        "state": placement.state,
+        "cluster": placement.cluster,
+        "pool": placement.pool,
+        "epoch": placement.epoch,
+        "gpus": gpus_value(placement.milli_gpus),
+        "since": instant_value(placement.since_ms),
+    })
+}
+
+/// An instant as documents write it; null when it is not set.
+pub(crate) fn instant_value(millis: i64) -> Value {
+    match millis {
+        0 => Value::Null,
+        millis => json!(Time(UnixMillis(millis))),
+    }
+}
+
+/// `plan` for a person.
+pub(crate) fn plan(label: &str, plan: &PlanResponse, headers: Headers) -> String {
+    let mut page = format!("job {label}: ");
+    match plan.verdict() {
+        Verdict::StartsNow => {
+            let _ = write!(page, "starts now on {}", plan.cluster);
+            if !plan.pool.is_empty() {
+                let _ = write!(page, ", pool {}", plan.pool);
+            }
+        }
+        Verdict::WillQueue => page.push_str("will queue"),
+        Verdict::Never => page.push_str("can never be placed"),
+        Verdict::Unspecified => page.push_str("no verdict"),
+    }
+    page.push('\n');
+    if !plan.reasons.is_empty() {
+        page.push('\n');
+        push_lines(&mut page, &reasons(&plan.reasons).to_text(headers));
+    }
+    let _ = write!(
+        page,
+        "\ndecided at revision {}; nothing was stored\n",
+        plan.revision
+    );
+    page
+}
+
+/// `plan` for a program.
+pub(crate) fn plan_value(namespace: &str, name: &str, plan: &PlanResponse) -> Value {
+    let verdict = match plan.verdict() {
+        Verdict::StartsNow => "StartsNow",
+        Verdict::WillQueue => "WillQueue",
+        Verdict::Never => "Never",
+        Verdict::Unspecified => "Unknown",
+    };
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "JobPlan",
+        "namespace": namespace,
+        "name": name,
+        "verdict": verdict,
+        "cluster": plan.cluster,
+        "pool": plan.pool,
+        "reasons": plan.reasons.iter().map(reason_value).collect::<Vec<_>>(),
+        "warnings": plan.warnings,
+        "revision": plan.revision,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting() -> WhyResponse {
+        let reason =
+            |code: &str, cluster: &str, numbers: Option<(u64, u64, u64)>, message: &str| {
+                let (need, free, limit) = numbers.unwrap_or_default();
+                Reason {
+                    code: code.into(),
+                    message: message.into(),
+                    cluster: cluster.into(),
+                    flavor: if cluster.is_empty() { "" } else { "h100-80gb" }.into(),
+                    has_numbers: numbers.is_some(),
+                    need,
+                    free,
+                    limit,
+                }
+            };
+        WhyResponse {
+            phase: "Pending".into(),
+            reasons: vec![
+                reason(
+                    "ExceedsQuota",
+                    "",
+                    Some((256_000, 512_000, 600_000)),
+                    "tenant nlp",
+                ),
+                reason("ClusterCordoned", "eun-b", None, "closed by a person"),
+                reason(
+                    "Fragmented",
+                    "euw-a",
+                    Some((256_000, 300_000, 504_000)),
+                    "8 GPUs a host",
+                ),
+            ],
+            position: 3,
+            waiting: 17,
+            placements: Vec::new(),
+            revision: 812,
+            age_ms: 2_300,
+        }
+    }
+
+    fn running() -> WhyResponse {
+        WhyResponse {
+            phase: "Running".into(),
+            placements: vec![GangPlacement {
+                index: 0,
+                cluster: "euw-a".into(),
+                pool: "train".into(),
+                epoch: 4,
+                state: "Running".into(),
+                milli_gpus: 128_000,
+                since_ms: 1_000_000,
+            }],
+            revision: 900,
+            ..WhyResponse::default()
+        }
+    }
+
+    #[test]
+    fn a_waiting_job_shows_every_reason_with_numbers() {
+        insta::assert_snapshot!(why("nlp/llm-70b", &waiting(), UnixMillis(0), Headers::Shown), @r#"
+        job nlp/llm-70b: Pending, 3 of 17 in the queue
+
+        REASON            CLUSTER   FLAVOR      NEED   FREE   LIMIT   DETAIL
+        ExceedsQuota      -         -           256    512    600     tenant nlp
+        ClusterCordoned   eun-b     h100-80gb   -      -      -       closed by a person
+        Fragmented        euw-a     h100-80gb   256    300    504     8 GPUs a host
+
+        decided 2s ago, at revision 812
+        "#);
+    }
+
+    #[test]
+    fn a_running_job_shows_where() {
+        let now = UnixMillis(1_000_000 + 3_600_000);
+        insta::assert_snapshot!(why("nlp/bert", &running(), now, Headers::Shown), @r#"
+        job nlp/bert: Running
+
+        GANG   STATE     CLUSTER   POOL    GPUS   EPOCH   SINCE
+        0      Running   euw-a     train   128    4       60m
+
+        decided 0s ago, at revision 900
+        "#);
+    }
+
+    #[test]
+    fn programs_get_numbers_as_documents_write_them() {
+        let value = value("nlp", "llm-70b", &waiting());
+        assert_eq!(value["kind"], "Why");
+        assert_eq!(value["position"], 3);
+        assert_eq!(value["reasons"][0]["need"], 256);
+        assert!(value["reasons"][1].get("need").is_none());
+        assert!(self::value("n", "x", &running())["position"].is_null());
+    }
+
+    #[test]
+    fn a_plan_says_its_verdict() {
+        let will_queue = PlanResponse {
+            verdict: Verdict::WillQueue.into(),
+            reasons: waiting().reasons,
+            revision: 7,
+            ..PlanResponse::default()
+        };
+        insta::assert_snapshot!(plan("nlp/x", &will_queue, Headers::Shown), @r#"
+        job nlp/x: will queue
+
+        REASON            CLUSTER   FLAVOR      NEED   FREE   LIMIT   DETAIL
+        ExceedsQuota      -         -           256    512    600     tenant nlp
+        ClusterCordoned   eun-b     h100-80gb   -      -      -       closed by a person
+        Fragmented        euw-a     h100-80gb   256    300    504     8 GPUs a host
+
+        decided at revision 7; nothing was stored
+        "#);
+        let starts = PlanResponse {
+            verdict: Verdict::StartsNow.into(),
+            cluster: "euw-a".into(),
+            pool: "train".into(),
+            revision: 7,
+            ..PlanResponse::default()
+        };
+        let text = plan("nlp/x", &starts, Headers::Shown);
+        assert!(
+            text.starts_with("job nlp/x: starts now on euw-a, pool train\n"),
+            "{text}"
+        );
+        assert_eq!(plan_value("nlp", "x", &will_queue)["verdict"], "WillQueue");
+    }
+}
