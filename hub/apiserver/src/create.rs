@@ -190,19 +190,9 @@ impl Resources {
             return Ok(Step::Done(written));
         }
         let mut object = checked.object.clone();
-        let namespace = Some(metadata::text(&object, "namespace")).filter(|text| !text.is_empty());
-        let mut key = kind.key(namespace, metadata::text(&object, "name"));
         let head = self.policy_head(kind).await?;
-        // The transaction finds out whether the name is taken; it is asked for only when that
-        // said no, or when there will be none.
         let doubtful = attempt > 0 || options.dry_run == DryRun::All;
-        if doubtful && self.halves(&key).await?.is_some() {
-            let Some(prefix) = &checked.prefix else {
-                return Err(ApiStatus::already_exists(kind, &key.name));
-            };
-            self.generate_name(&mut object, prefix);
-            metadata::text(&object, "name").clone_into(&mut key.name);
-        }
+        let key = self.free_key(kind, checked, &mut object, doubtful).await?;
         let change = Change {
             actor: &request.actor,
             operation: Operation::Create,
@@ -223,14 +213,14 @@ impl Resources {
             }
         }
         let ops = vec![write::put(key.part(Part::Spec), &object)?];
-        let mut txn = Draft {
+        let draft = Draft {
             kind,
             key: &key,
             halves: None,
             head,
             ops,
-        }
-        .txn(admitted, options)?;
+        };
+        let mut txn = draft.txn(admitted, options)?;
         if options.dry_run == DryRun::All {
             kind.hooks.decorate(&key, &mut object);
             return Ok(Step::Done(Written {
@@ -240,10 +230,8 @@ impl Resources {
             }));
         }
         if let Some(idempotency) = &options.idempotency {
-            txn.compares.push(Compare::ModRevision(
-                idempotency.key.clone(),
-                Revision::default(),
-            ));
+            let unused = Compare::ModRevision(idempotency.key.clone(), Revision::default());
+            txn.compares.push(unused);
             txn.success.push(idempotency.record(&key, &object));
         }
         Ok(Step::Commit(Box::new(Ready {
@@ -252,6 +240,28 @@ impl Resources {
             warnings,
             txn,
         })))
+    }
+
+    /// The key of the object; with another name when the generated one is taken.
+    async fn free_key(
+        &self,
+        kind: &Kind,
+        checked: &Checked,
+        object: &mut Value,
+        doubtful: bool,
+    ) -> Result<ObjectKey, ApiStatus> {
+        let namespace = Some(metadata::text(object, "namespace")).filter(|text| !text.is_empty());
+        let mut key = kind.key(namespace, metadata::text(object, "name"));
+        // The transaction finds out whether the name is taken; it is asked for only when that
+        // said no, or when there will be none.
+        if doubtful && self.halves(&key).await?.is_some() {
+            let Some(prefix) = &checked.prefix else {
+                return Err(ApiStatus::already_exists(kind, &key.name));
+            };
+            self.generate_name(object, prefix);
+            metadata::text(object, "name").clone_into(&mut key.name);
+        }
+        Ok(key)
     }
 
     /// The object that an idempotency key has already made.

@@ -35,6 +35,17 @@ pub(crate) enum Happened {
     Deleted,
 }
 
+/// The spec half before an event.
+#[derive(Debug)]
+enum Before {
+    /// As it is: the event is about the status, or the object was not there, or is no more.
+    Same,
+    /// Another one.
+    Other(Bytes),
+    /// Another one that has been compacted away.
+    Unknown,
+}
+
 /// One change of one object.
 #[derive(Debug)]
 pub(crate) struct ObjectEvent {
@@ -46,8 +57,7 @@ pub(crate) struct ObjectEvent {
     /// compacted away.
     spec: Option<Bytes>,
     status: Option<Bytes>,
-    /// The spec half before, when this event changed it.
-    previous: Option<Bytes>,
+    previous: Before,
     selected: OnceLock<Value>,
     selected_before: OnceLock<Value>,
     renderings: [OnceLock<Bytes>; Rendering::COUNT],
@@ -80,16 +90,16 @@ impl ObjectEvent {
         }
         let now = selectors.matches(self.selected.get_or_init(|| parse(self.spec.as_ref())));
         let before = match &self.previous {
-            None => now,
-            Some(previous) => {
+            Before::Same => now,
+            Before::Other(previous) => {
                 let before = self.selected_before.get_or_init(|| parse(Some(previous)));
                 selectors.matches(before)
             }
+            // Nobody is hurt by news of an object that they have not seen.
+            Before::Unknown => true,
         };
         match self.happened {
             Happened::Added => now.then_some(Happened::Added),
-            // Nobody is hurt by the deletion of what they have not seen, so that an unknown one
-            // goes to all.
             Happened::Deleted => (now || self.spec.is_none()).then_some(Happened::Deleted),
             Happened::Modified => match (before, now) {
                 (true, true) => Some(Happened::Modified),
@@ -102,11 +112,12 @@ impl ObjectEvent {
 
     /// Bytes that are held for this event alone; renderings of them are about as large again.
     pub(crate) fn size(&self) -> usize {
-        let held = [&self.spec, &self.status, &self.previous];
-        held.iter()
-            .filter_map(|half| half.as_ref())
-            .map(Bytes::len)
-            .sum()
+        let previous = match &self.previous {
+            Before::Other(previous) => previous.len(),
+            Before::Same | Before::Unknown => 0,
+        };
+        let halves = [&self.spec, &self.status].into_iter().flatten();
+        previous + halves.map(Bytes::len).sum::<usize>()
     }
 }
 
@@ -173,45 +184,38 @@ impl Merger {
         revision: Revision,
     ) -> Result<Option<ObjectEvent>, StoreError> {
         let joined = match changed.spec {
-            Some(Event::Put {
-                current,
-                previous: None,
-            }) => {
-                let status = changed.status.and_then(current_value);
-                (Happened::Added, Some(current.value), status, None)
-            }
-            Some(Event::Put {
-                current,
-                previous: Some(previous),
-            }) => {
+            Some(Event::Put { current, previous }) => {
+                let made = current.create_revision == current.mod_revision;
                 let status = match changed.status {
                     Some(event) => current_value(event),
+                    None if made => None,
                     None => self
                         .halves(&key, revision)
                         .await?
                         .and_then(|halves| halves.1),
                 };
-                (
-                    Happened::Modified,
-                    Some(current.value),
-                    status,
-                    Some(previous.value),
-                )
+                let (happened, before) = match previous {
+                    None if made => (Happened::Added, Before::Same),
+                    None => (Happened::Modified, Before::Unknown),
+                    Some(previous) => (Happened::Modified, Before::Other(previous.value)),
+                };
+                (happened, Some(current.value), status, before)
             }
             Some(Event::Delete { previous, .. }) => {
                 let status = changed.status.and_then(previous_value);
-                (Happened::Deleted, previous.map(|kv| kv.value), status, None)
+                (
+                    Happened::Deleted,
+                    previous.map(|kv| kv.value),
+                    status,
+                    Before::Same,
+                )
             }
             None => {
                 let Some((spec, _)) = self.halves(&key, revision).await? else {
                     return Ok(None);
                 };
-                (
-                    Happened::Modified,
-                    Some(spec),
-                    changed.status.and_then(current_value),
-                    None,
-                )
+                let status = changed.status.and_then(current_value);
+                (Happened::Modified, Some(spec), status, Before::Same)
             }
         };
         let (happened, spec, status, previous) = joined;
@@ -329,6 +333,9 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    use meridian_store::KeyValue;
+    use serde_json::json;
+
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
@@ -356,5 +363,78 @@ mod tests {
             (recent.entries.len(), recent.order.len(), recent.bytes),
             (0, 0, 0)
         );
+    }
+
+    fn stored(name: &str, part: Part, value: &Value, made: u64, changed: u64) -> KeyValue {
+        KeyValue {
+            key: key(name).part(part),
+            value: value.to_string().into(),
+            create_revision: Revision(made),
+            mod_revision: Revision(changed),
+            version: 1,
+            lease: None,
+        }
+    }
+
+    fn labelled(app: &str) -> Value {
+        json!({"metadata": {"name": "a", "labels": {"app": app}}})
+    }
+
+    async fn merged(events: Vec<Event>, revision: u64) -> Vec<Arc<ObjectEvent>> {
+        let clock = meridian_runtime::Clock::real();
+        let store = Arc::new(meridian_store::MemoryStore::new(clock));
+        let mut merger = Merger::new(Arc::new(crate::kind::tests::widget()), store);
+        merger
+            .merge(WatchBatch {
+                revision: Revision(revision),
+                events,
+            })
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn both_halves_of_one_revision_are_one_event() {
+        let spec = stored("a", Part::Spec, &labelled("x"), 7, 7);
+        let status = stored("a", Part::Status, &json!({"phase": "p"}), 7, 7);
+        let put = |current| Event::Put {
+            current,
+            previous: None,
+        };
+        let events = merged(vec![put(spec), put(status)], 7).await;
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0].happened, Happened::Added);
+        assert_eq!(events[0].object()["status"]["phase"], "p");
+        assert_eq!(events[0].object()["metadata"]["resourceVersion"], "7");
+    }
+
+    #[tokio::test]
+    async fn what_has_been_compacted_away_is_never_taken_for_nothing() {
+        let labels = crate::LabelSelector::parse("app=x").unwrap();
+        let x = Selectors {
+            labels,
+            ..Selectors::default()
+        };
+        let status = stored("a", Part::Status, &json!({}), 4, 9);
+        let status = Event::Put {
+            current: status.clone(),
+            previous: Some(status),
+        };
+        let spec = stored("a", Part::Spec, &labelled("y"), 4, 9);
+        let changed = Event::Put {
+            current: spec,
+            previous: None,
+        };
+        let events = merged(vec![changed, status], 9).await;
+        assert_eq!(events[0].happened, Happened::Modified);
+        assert_eq!(events[0].seen_by(&x), Some(Happened::Deleted));
+        let gone = Event::Delete {
+            key: key("a").part(Part::Spec),
+            previous: None,
+            revision: Revision(9),
+        };
+        let events = merged(vec![gone], 9).await;
+        assert_eq!(events[0].seen_by(&x), Some(Happened::Deleted));
+        assert_eq!(events[0].object()["metadata"]["name"], "a");
     }
 }

@@ -114,7 +114,6 @@ fn kind_schemas(kind: &Kind, schemas: &mut Map<String, Value>) {
     if !schema.is_object() {
         schema = json!({"type": "object"});
     }
-    let described = |description: &str, value: Value| json!({"description": description, "allOf": [value], "default": {}});
     let mut properties = Map::new();
     let api_version = "APIVersion defines the versioned schema of this representation of an object";
     properties.insert(
@@ -129,7 +128,7 @@ fn kind_schemas(kind: &Kind, schemas: &mut Map<String, Value>) {
     let metadata = reference(&format!("{META}.ObjectMeta"));
     properties.insert(
         "metadata".into(),
-        described("Standard object's metadata", metadata),
+        json!({"description": "Standard object's metadata", "allOf": [metadata], "default": {}}),
     );
     for (name, value) in schema
         .get("properties")
@@ -267,7 +266,11 @@ fn operation(kind: &Kind, action: &str, verb: Verb) -> Value {
 /// What every document needs of `k8s.io/apimachinery`.
 fn meta_schemas() -> Map<String, Value> {
     let text = |description: &str| json!({"type": "string", "description": description});
-    let time = |description: &str| json!({"type": "string", "format": "date-time", "description": description});
+    let time = |description: &str| {
+        let mut time = text(description);
+        time["format"] = Value::from("date-time");
+        time
+    };
     let texts = |description: &str| {
         json!({
             "type": "object", "description": description,

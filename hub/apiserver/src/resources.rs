@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use crate::admission::{Admission, DryRun};
 use crate::cache::{self, KindCache};
 use crate::kind::{Kind, Registry};
-use crate::watch::MAX_CATCH_UPS;
+use crate::watch::{MAX_CATCH_UPS, MAX_WATCHES};
 
 /// What a server is made of.
 pub struct ResourcesOptions {
@@ -46,6 +46,7 @@ pub(crate) struct Shared {
     pub tasks: Tasks,
     pub batcher: Batcher,
     pub caches: IndexMap<String, Arc<KindCache>>,
+    pub watches: Arc<Semaphore>,
     pub catch_ups: Arc<Semaphore>,
 }
 
@@ -80,7 +81,6 @@ impl Resources {
             tasks.spawn(format!("watch-cache-{plural}"), following);
         }
         let batcher = Batcher::start(Arc::clone(&store), StoreCall::Submit, &tasks);
-        let catch_ups = Arc::new(Semaphore::new(MAX_CATCH_UPS));
         let shared = Shared {
             store,
             registry,
@@ -90,7 +90,8 @@ impl Resources {
             tasks,
             batcher,
             caches,
-            catch_ups,
+            watches: Arc::new(Semaphore::new(MAX_WATCHES)),
+            catch_ups: Arc::new(Semaphore::new(MAX_CATCH_UPS)),
         };
         Self(Arc::new(shared))
     }

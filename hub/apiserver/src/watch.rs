@@ -24,6 +24,9 @@ use crate::resources::Resources;
 use crate::selectors::Selectors;
 use crate::status::{ApiStatus, StatusReason};
 
+/// Watches of one server, all kinds together: a thousand users with a dashboard of eight. Each
+/// holds its place, a buffer of one chunk and a connection.
+pub(crate) const MAX_WATCHES: usize = 8_192;
 /// Watches that read the store's history at the same time: each is a watch of the store.
 pub(crate) const MAX_CATCH_UPS: usize = 32;
 /// Events in one chunk of the answer: what a TCP window of 64 KiB takes of usual objects.
@@ -34,6 +37,8 @@ const BOOKMARK_EVERY: Millis = Millis::seconds(60);
 const DEFAULT_TIMEOUT: Millis = Millis::seconds(1_800);
 /// The longest timeout that is kept.
 const MAX_TIMEOUT: Millis = Millis::seconds(86_400);
+/// Seconds after which a refused watch may be tried again.
+const RETRY_AFTER: u64 = 5;
 /// How long a watch waits for a cache that has just been started.
 const CACHE_START: Millis = Millis::seconds(10);
 
@@ -91,7 +96,14 @@ impl Resources {
                 Phase::List(Scan::new(self.store().clone(), range, None, usize::MAX))
             }
         };
+        let Ok(permit) = Arc::clone(&self.shared().watches).try_acquire_owned() else {
+            let message = format!("{MAX_WATCHES} watches are open, no more are served: try later");
+            let mut status = ApiStatus::new(StatusReason::TooManyRequests, message);
+            status.retry_after = Some(RETRY_AFTER);
+            return Err(status);
+        };
         let watch = Watch {
+            _permit: permit,
             resources: self.clone(),
             kind: Arc::clone(kind),
             moved: cache.moved(),
@@ -141,7 +153,7 @@ impl Resources {
         }
         let message = "the watch cache does not follow the store yet: try again";
         let mut status = ApiStatus::new(StatusReason::TooManyRequests, message);
-        status.retry_after = Some(1);
+        status.retry_after = Some(RETRY_AFTER);
         Err(status)
     }
 }
@@ -157,6 +169,7 @@ fn check(kind: &Kind, options: &WatchOptions) -> Result<(), ApiStatus> {
 
 /// A watch under way.
 struct Watch {
+    _permit: OwnedSemaphorePermit,
     resources: Resources,
     kind: Arc<Kind>,
     cache: Arc<KindCache>,

@@ -168,24 +168,15 @@ impl Resources {
             after = target.merged(&before, mutated);
             target.check(&before, &after)?;
         }
-        let ops = target.ops(&after)?;
-        let txn = Draft {
-            kind,
-            key,
-            halves: Some(&halves),
+        let read = Read {
             head,
-            ops,
-        }
-        .txn(admitted, options)?;
-        let revision = match options.dry_run {
-            DryRun::All => halves.revision(),
-            DryRun::No => {
-                let response = self.store().txn(StoreCall::WriteObject, txn).await?;
-                if !response.succeeded {
-                    return Ok(None);
-                }
-                response.revision
-            }
+            halves: &halves,
+        };
+        let Some(revision) = self
+            .commit_rewrite(target, &after, read, admitted, options)
+            .await?
+        else {
+            return Ok(None);
         };
         object::set_revision(&mut after, revision);
         kind.hooks.decorate(key, &mut after);
@@ -194,6 +185,30 @@ impl Resources {
             warnings,
             unchanged: false,
         }))
+    }
+
+    /// The revision of what was written; in a dry run that of what there is.
+    async fn commit_rewrite(
+        &self,
+        target: &Target<'_>,
+        after: &Value,
+        read: Read<'_>,
+        admitted: Admitted,
+        options: &WriteOptions,
+    ) -> Result<Option<Revision>, ApiStatus> {
+        let draft = Draft {
+            kind: target.kind,
+            key: &target.key,
+            halves: Some(read.halves),
+            head: read.head,
+            ops: target.ops(after)?,
+        };
+        let txn = draft.txn(admitted, options)?;
+        if options.dry_run == DryRun::All {
+            return Ok(Some(read.halves.revision()));
+        }
+        let response = self.store().txn(StoreCall::WriteObject, txn).await?;
+        Ok(response.succeeded.then_some(response.revision))
     }
 
     /// Removes an object, or marks it when it has finalizers.
@@ -328,6 +343,13 @@ impl Resources {
         let admitted = self.shared().admission.admit(change).await;
         admitted.map_err(|denial| denial.into_status(change.kind, &change.key.name))
     }
+}
+
+/// What a rewrite rests on.
+#[derive(Clone, Copy)]
+struct Read<'a> {
+    head: Option<Revision>,
+    halves: &'a Halves,
 }
 
 /// The object and half that a rewrite is about.
