@@ -79,6 +79,12 @@ impl Feed {
         self.recent.iter().map(Arc::as_ref)
     }
 
+    /// Revisions above `after`, of those that the feed still holds.
+    pub(crate) fn recent_after(&self, after: Revision) -> impl Iterator<Item = &WatchBatch> {
+        let first = self.recent.partition_point(|batch| batch.revision <= after);
+        self.recent.range(first..).map(Arc::as_ref)
+    }
+
     /// Publishes one revision, and wakes those who watch what it changed.
     pub(crate) fn publish(&mut self, revision: Revision, events: Vec<Event>) {
         if events.is_empty() {

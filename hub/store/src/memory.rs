@@ -89,6 +89,18 @@ impl MemoryStore {
         self.lock().feed.recent().cloned().collect()
     }
 
+    /// Ground truth: revisions above `after` of those that are kept, whole and in order.
+    #[must_use]
+    pub fn history_after(&self, after: Revision) -> Vec<WatchBatch> {
+        self.lock().feed.recent_after(after).cloned().collect()
+    }
+
+    /// Ground truth: the newest revision.
+    #[must_use]
+    pub fn newest_revision(&self) -> Revision {
+        self.lock().feed.newest()
+    }
+
     /// Ground truth: every key in order, and the revision. No fault touches it.
     #[must_use]
     pub fn snapshot(&self) -> (Vec<KeyValue>, Revision) {

@@ -13,7 +13,7 @@ use meridian_api::units::{BootMillis, Millis};
 use meridian_runtime::Clock;
 
 use super::convert::{self, Prefix, to_store_error};
-use super::{CALL_LIMIT, EtcdStore, TRY_LIMIT, within};
+use super::{EtcdStore, TRY_LIMIT, within};
 use crate::{Event, KeyRange, StoreError, WatchBatch, WatchStream};
 
 /// Largest message of a watch. The server cuts at its request limit, 1.5 MiB by default; one
@@ -41,9 +41,16 @@ pub(super) async fn open(
         .with_start_revision(convert::signed(from))
         .with_prev_key()
         .with_fragment();
-    let client = store.client.watch_client();
-    let mut client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let stream = within(&store.clock, CALL_LIMIT, client.watch(start, Some(options))).await?;
+    let client = store
+        .client
+        .watch_client()
+        .max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let stream = store
+        .again(|| {
+            let (mut client, start, options) = (client.clone(), start.clone(), options.clone());
+            async move { client.watch(start, Some(options)).await }
+        })
+        .await?;
     let now = store.clock.boot();
     let watching = Watching {
         stream,

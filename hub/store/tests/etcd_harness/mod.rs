@@ -119,13 +119,38 @@ impl Member {
         }
     }
 
-    /// SIGSTOP or SIGCONT, by name.
-    pub(crate) fn signal(&self, name: &str) {
-        let child = self.child.as_ref().expect("alive");
+    /// SIGSTOP, and waits until no thread of it runs.
+    pub(crate) async fn freeze(&self) {
+        let id = self.signal("STOP");
+        let is_stopped = |thread: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(thread.path().join("status"));
+            status.is_ok_and(|status| status.contains("State:\tT"))
+        };
+        let clock = Clock::real();
+        let frozen = async {
+            let threads = || std::fs::read_dir(format!("/proc/{id}/task")).expect("its threads");
+            while !threads().flatten().all(is_stopped) {
+                clock.sleep(Millis(1)).await;
+            }
+        };
+        clock
+            .timeout(START_LIMIT, frozen)
+            .await
+            .expect("etcd stands still in time");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) -> u32 {
+        let id = self.child.as_ref().expect("alive").id();
         let sent = Command::new("kill")
-            .args(["-s", name, &child.id().to_string()])
+            .args(["-s", name, &id.to_string()])
             .status();
         assert!(sent.is_ok_and(|status| status.success()), "signal {name}");
+        id
     }
 
     /// Waits until it answers, which it does when its cluster has a leader.
