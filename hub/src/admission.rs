@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use meridian_api::ids::Revision;
-use meridian_api::kinds::{Tenant, TenantQuota};
+use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
+use meridian_api::kinds::{FederatedJob, Tenant, TenantQuota, WorkloadClass};
 use meridian_api::tree;
+use meridian_api::validate::{self, Findings};
 use meridian_apiserver::{
     Admission, Admitted, Change, Denial, FieldError, FieldReason, Operation, StatusReason,
 };
@@ -44,10 +46,11 @@ impl HubAdmission {
 impl Admission for HubAdmission {
     async fn admit(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
         match (change.kind.plural.as_str(), change.operation) {
-            (_, Operation::UpdateStatus) => Ok(Admitted::default()),
             (JOBS, Operation::Create) => self.job(change).await,
-            (JOBS, Operation::Update | Operation::Delete) => Ok(Admitted::default()),
-            ("tenants" | "tenantquotas", _) => self.tenancy(change).await,
+            (
+                "tenants" | "tenantquotas",
+                Operation::Create | Operation::Update | Operation::Delete,
+            ) => self.tenancy(change).await,
             ("memberclusters", Operation::Create | Operation::Update) => self.cluster(change).await,
             ("memberclusters", Operation::Delete) => self.cluster_delete(change).await,
             ("workloadclasses", Operation::Delete) => {
@@ -78,36 +81,38 @@ impl HubAdmission {
         {
             job["metadata"]["annotations"][TRACEPARENT_ANNOTATION] = json!(traceparent);
         }
-        let named = [
-            (
-                "tenants",
-                "Tenant",
-                "spec.tenant",
-                job.pointer("/spec/tenant"),
-            ),
-            (
-                "workloadclasses",
-                "WorkloadClass",
-                "spec.workloadClass",
-                job.pointer("/spec/workloadClass"),
-            ),
-        ];
-        let mut warnings = Vec::new();
-        for (plural, kind, field, name) in named {
-            let Some(name) = name.and_then(Value::as_str) else {
-                continue;
-            };
-            if self.object(plural, name).await?.is_none() {
-                warnings.push(format!(
-                    "{field}: there is no {kind} {name:?} yet; the job waits until there is one"
-                ));
-            }
-        }
+        let warnings = self.fits(&job).await?;
         Ok(Admitted {
             warnings,
             object: Some(job),
             ..Admitted::default()
         })
+    }
+
+    /// A job must fit the class and the tenant that it names; where they are not there yet it is
+    /// let in and waits, so that documents may be applied in any order.
+    async fn fits(&self, job: &Value) -> Result<Vec<String>, Denial> {
+        let job: FederatedJob = validate::from_value(job).map_err(|wrong| invalid(vec![wrong]))?;
+        let (mut warnings, mut found) = (Vec::new(), Findings::default());
+        let tenant = job.spec.tenant.as_deref().unwrap_or_default();
+        match self.typed::<Tenant>("tenants", tenant).await? {
+            Some(tenant) => fits_tenant(&job, &tenant, &mut found),
+            None => warnings.push(not_there("spec.tenant", "Tenant", tenant)),
+        }
+        let class = job.spec.workload_class.as_str();
+        match self
+            .typed::<WorkloadClass>("workloadclasses", class)
+            .await?
+        {
+            Some(class) => fits_class(&job, &class, &mut found),
+            None => warnings.push(not_there("spec.workloadClass", "WorkloadClass", class)),
+        }
+        let wrong = found.list;
+        if wrong.is_empty() {
+            Ok(warnings)
+        } else {
+            Err(invalid(wrong))
+        }
     }
 
     /// The tree of tenants is checked whole, as it would be after the change.
@@ -242,6 +247,15 @@ impl HubAdmission {
         Ok(stored.map_err(broken)?.map(|stored| stored.value))
     }
 
+    async fn typed<T: DeserializeOwned>(
+        &self,
+        plural: &str,
+        name: &str,
+    ) -> Result<Option<T>, Denial> {
+        let stored = self.object(plural, name).await?;
+        Ok(stored.and_then(|stored| serde_json::from_slice(&stored).ok()))
+    }
+
     /// All objects of a cluster-scoped kind, by name.
     async fn table<T: DeserializeOwned>(
         &self,
@@ -320,6 +334,18 @@ fn put<T: DeserializeOwned>(
     Ok(())
 }
 
+fn not_there(field: &str, kind: &str, name: &str) -> String {
+    format!("{field}: there is no {kind} {name:?} yet; the job waits until there is one")
+}
+
+fn invalid(wrong: Vec<meridian_api::errors::FieldError>) -> Denial {
+    Denial {
+        reason: StatusReason::Invalid,
+        message: String::new(),
+        causes: wrong.into_iter().map(field_error).collect(),
+    }
+}
+
 fn in_use(message: String) -> Denial {
     Denial {
         reason: StatusReason::Conflict,
@@ -328,6 +354,7 @@ fn in_use(message: String) -> Denial {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "used as a mapping of errors")]
 fn broken(error: StoreError) -> Denial {
     Denial {
         reason: StatusReason::ServiceUnavailable,

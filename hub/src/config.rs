@@ -270,8 +270,7 @@ impl HubConfig {
     }
 
     /// Terms of contact.
-    #[must_use]
-    pub fn contact_terms(&self) -> ContactTerms {
+    pub(crate) fn contact_terms(&self) -> ContactTerms {
         ContactTerms {
             suspect: self.contact.suspect,
             unreachable: self.contact.unreachable,

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use meridian_api::ids::Revision;
 use meridian_api::units::{BootMillis, Millis};
 use meridian_policies::model::Plan;
-use meridian_runtime::{Clock, Random};
+use meridian_runtime::Clock;
 use meridian_store::{Operation, SharedStore, StoreError, WatchStream, keys};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,8 @@ use crate::settle::{settle_gang, settle_job};
 const COALESCE: Millis = Millis(2);
 /// Reasons are never older than a minute: half of that leaves room for a slow round.
 const DECIDE_AT_LEAST_EVERY: Millis = Millis::seconds(30);
+/// Pause between looks when a round could not be run.
+const RETRY: Millis = Millis(100);
 /// Keys in one page of a load: tonic's message limit divided by the usual size of an object.
 const LOAD_PAGE: usize = 2_000;
 /// Pause before the store is tried again after it failed.
@@ -50,8 +52,6 @@ pub enum Execution {
 pub(crate) struct DeciderOptions {
     /// Time.
     pub(crate) clock: Clock,
-    /// Seeds of decisions.
-    pub(crate) random: Random,
     /// The truth.
     pub(crate) store: SharedStore,
     /// Whether this replica leads.
@@ -85,7 +85,8 @@ pub(crate) struct Decider {
     not_before: Revision,
     /// A write may or may not have been done: find out before the next.
     in_doubt: bool,
-    last_decision: BootMillis,
+    /// A decision is due then, whatever happens.
+    next_look: BootMillis,
 }
 
 impl Decider {
@@ -105,7 +106,7 @@ impl Decider {
             term: None,
             not_before: Revision::default(),
             in_doubt: false,
-            last_decision: BootMillis::ZERO,
+            next_look: BootMillis::ZERO,
         }
     }
 
@@ -167,7 +168,8 @@ impl Decider {
 
     /// Takes in whatever comes first.
     async fn wait(&mut self, changes: &mut WatchStream) -> Result<(), StoreError> {
-        let next = self.next_timer();
+        // A follower wakes for nothing but news; a leader that could not look yet soon tries again.
+        let next = self.next_look.max(self.options.clock.boot().after(RETRY));
         let options = &mut self.options;
         tokio::select! {
             batch = changes.next() => {
@@ -198,18 +200,23 @@ impl Decider {
         Ok(())
     }
 
-    /// When to wake though nothing happens: contact gets worse, or reasons get old.
-    fn next_timer(&self) -> BootMillis {
-        let now = self.options.clock.boot();
+    /// When to decide again though nothing happens: contact gets worse, a gang has rested, or
+    /// reasons get old.
+    fn look_again(&self) -> BootMillis {
+        let (now, wall) = (self.options.clock.boot(), self.options.clock.wall());
         let clusters = self.model.fleet.clusters.values();
         let contact = clusters
             .filter_map(|cluster| cluster.contact_changes(now, self.options.terms))
             .min();
-        let decision = self
-            .last_decision
-            .after(DECIDE_AT_LEAST_EVERY)
-            .max(now.after(COALESCE));
-        contact.map_or(decision, |contact| contact.min(decision))
+        let rested = self
+            .model
+            .next_try(wall)
+            .map(|at| now.after(at.since(wall)));
+        let due = now.after(DECIDE_AT_LEAST_EVERY);
+        [contact, rested]
+            .into_iter()
+            .flatten()
+            .fold(due, BootMillis::min)
     }
 
     fn hear(&mut self, event: SessionEvent) {
@@ -243,10 +250,13 @@ impl Decider {
                 cluster.refused.insert(gang, refusal.epoch);
                 Ok(vec![gang])
             }
-            Said::Detached => Ok(Vec::new()),
+            Said::HeardAgain | Said::Detached => Ok(Vec::new()),
         };
         match touched {
-            Ok(gangs) => self.model.touch(&event.cluster, gangs),
+            Ok(gangs) => {
+                self.model.touch(&event.cluster, gangs);
+                self.model.forget_refusals(&event.cluster);
+            }
             Err(malformed) => {
                 tracing::warn!(cluster = %event.cluster, %malformed, "report is dropped");
             }
@@ -351,12 +361,11 @@ impl Decider {
     }
 
     async fn decide(&mut self, fence: Fence) -> Result<(), StoreError> {
-        let now = self.options.clock.boot();
-        let is_due = now.since(self.last_decision) >= DECIDE_AT_LEAST_EVERY;
+        let is_due = self.options.clock.boot() >= self.next_look;
         if !self.model.take_changed() && !is_due {
             return Ok(());
         }
-        self.last_decision = now;
+        self.next_look = self.look_again();
         let labelled = Arc::new(self.model.snapshot(self.situation()));
         let plan = self.plan(Arc::clone(&labelled)).await;
         let snapshot = &labelled.snapshot;

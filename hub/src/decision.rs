@@ -54,7 +54,7 @@ pub(crate) fn placement_change(
     let place = format!("{}/{}", record.cluster, record.pool);
     let gpus = record.gpus.whole();
     let told = format!(
-        "gang {} goes to {place} with {gpus} GPUs, {}",
+        "gang {} goes to {place} with {gpus} GPUs, epoch {}",
         gang.index, record.epoch.0
     );
     Some(Change {

@@ -140,7 +140,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         store: Arc::clone(&store),
         registry,
         clock: clock.clone(),
-        random: random.clone(),
+        random,
         admission: Arc::new(HubAdmission::new(Arc::clone(&store))),
         tasks: tasks.clone(),
     });
@@ -149,7 +149,6 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let orders = Orderbook::default();
     let decider = Decider::new(DeciderOptions {
         clock: clock.clone(),
-        random,
         store: Arc::clone(&store),
         leadership: leadership.clone(),
         events,

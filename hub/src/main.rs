@@ -125,9 +125,12 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("a second cryptography provider is in this process"))?;
-    let (clock, random, tasks) = (Clock::real(), Random::from_machine(), Tasks::new());
+    let (clock, random) = (Clock::real(), Random::from_machine());
     let metrics = Metrics::default();
-    let store = open_store(&config, &clock, &tasks, &metrics).await?;
+    // The store ends last: a hub that stops still gives its lead away.
+    let store_tasks = Tasks::new();
+    let tasks = store_tasks.child();
+    let store = open_store(&config, &clock, &store_tasks, &metrics).await?;
     let hub = meridian_hub::start(HubOptions {
         config,
         store,
@@ -141,8 +144,10 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     .await?;
     tracing::info!(users = %hub.users, agents = %hub.agents, "ready");
     meridian_runtime::shutdown::until_asked(&tasks).await;
-    tasks.finished().await?;
-    Ok(())
+    let ended = tasks.finished().await;
+    store_tasks.cancel();
+    store_tasks.finished().await?;
+    Ok(ended?)
 }
 
 async fn open_store(

@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use meridian_api::ids::{Epoch, StoreGeneration};
-use meridian_api::units::UnixMillis;
+use meridian_api::units::{Millis, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 /// Progress of one job.
@@ -46,6 +46,27 @@ pub struct Tried {
     pub restarts: u32,
     /// Starts after the first, whatever the cause.
     pub starts: u32,
+    /// Not placed again before this.
+    #[serde(default, skip_serializing_if = "UnixMillis::is_zero")]
+    pub not_before: UnixMillis,
+}
+
+/// Pause before the first new try; each further try doubles it, so that a cluster which refuses
+/// does not spin the hub and a short fault costs a second.
+const FIRST_PAUSE: Millis = Millis::seconds(1);
+/// Longest pause between tries: how long a healed cause may go unseen.
+const LONGEST_PAUSE: Millis = Millis::seconds(300);
+
+impl Tried {
+    /// Counts an ended placement of `epoch`; the next waits the longer, the more there were.
+    pub fn again(&mut self, epoch: Epoch, spends_restart: bool, now: UnixMillis) {
+        self.epoch = self.epoch.max(epoch);
+        self.restarts = self.restarts.saturating_add(u32::from(spends_restart));
+        let doubled = 1_u64.checked_shl(self.starts).unwrap_or(u64::MAX);
+        let pause = FIRST_PAUSE.0.saturating_mul(doubled).min(LONGEST_PAUSE.0);
+        self.starts = self.starts.saturating_add(1);
+        self.not_before = now.after(Millis(pause));
+    }
 }
 
 impl JobProgress {
@@ -213,8 +234,7 @@ mod tests {
             3,
             Tried {
                 epoch: first,
-                restarts: 0,
-                starts: 1,
+                ..Tried::default()
             },
         );
         assert!(
@@ -228,6 +248,23 @@ mod tests {
                 .next_epoch(3, StoreGeneration(2))
                 .expect("there is one")
                 > first
+        );
+    }
+
+    #[test]
+    fn tries_get_rarer_up_to_a_limit() {
+        let mut tried = Tried::default();
+        let pauses: Vec<u64> = (1..=12)
+            .map(|epoch| {
+                tried.again(Epoch(epoch), false, UnixMillis(0));
+                tried.not_before.since(UnixMillis(0)).0
+            })
+            .collect();
+        assert_eq!(pauses[..4], [1_000, 2_000, 4_000, 8_000]);
+        assert_eq!(pauses[11], LONGEST_PAUSE.0);
+        assert_eq!(
+            (tried.starts, tried.restarts, tried.epoch),
+            (12, 0, Epoch(12))
         );
     }
 }

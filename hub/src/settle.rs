@@ -4,7 +4,7 @@
 //! be written; `round` writes it. Never frees anything without proof.
 
 use bytes::Bytes;
-use meridian_api::ids::{Epoch, GangId, Uid};
+use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::federated_job::ExitAction;
 use meridian_api::units::UnixMillis;
 use meridian_policies::lifecycle::{
@@ -17,7 +17,7 @@ use meridian_store::{Compare, Op};
 use crate::fence::put;
 use crate::model::{FINALIZER, Job, Model, Seen};
 use crate::placement::PlacementRecord;
-use crate::progress::{JobProgress, Tried};
+use crate::progress::JobProgress;
 use crate::status::job_status;
 
 /// One write, whole: its compares, its operations, and what to tell about it.
@@ -234,8 +234,12 @@ fn apply_effects(
                 after,
                 spends_restart,
             } => {
-                requeue(progress, index, *after, *spends_restart);
-                progress.last_failure = message.clone();
+                let tried = progress.tried.entry(index).or_default();
+                // A person who suspends a job and resumes it waits for nobody.
+                let asked = matches!(record.state, lifecycle::State::Draining(_));
+                let at = if asked { UnixMillis::ZERO } else { now };
+                tried.again(*after, *spends_restart, at);
+                progress.last_failure.clone_from(&message);
             }
             Effect::JobGangSucceeded { .. } => {
                 progress.succeeded.insert(index);
@@ -244,19 +248,12 @@ fn apply_effects(
             Effect::JobGangFailed { .. } => {
                 progress.failed.insert(index);
                 progress.ended = Some(seen.and_then(|seen| seen.ended).unwrap_or(now));
-                progress.last_failure = message.clone();
+                progress.last_failure.clone_from(&message);
             }
             // The row's next state and its removal say these.
             Effect::SendStop(_) | Effect::ReleaseRow | Effect::JobGangGone => {}
         }
     }
-}
-
-fn requeue(progress: &mut JobProgress, index: u32, after: Epoch, spends_restart: bool) {
-    let tried = progress.tried.entry(index).or_insert_with(Tried::default);
-    tried.epoch = tried.epoch.max(after);
-    tried.starts = tried.starts.saturating_add(1);
-    tried.restarts = tried.restarts.saturating_add(u32::from(spends_restart));
 }
 
 fn told(

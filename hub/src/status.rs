@@ -189,9 +189,10 @@ fn set_conditions(
     );
     let waiting = format!("{} gangs wait for a place", counts.waiting);
     let not_placed = if over { "Ended" } else { "Waiting" };
-    match placed && !over {
-        true => set(PLACED, true, "EveryGangPlaced", ""),
-        false => set(PLACED, false, not_placed, if over { "" } else { &waiting }),
+    if placed && !over {
+        set(PLACED, true, "EveryGangPlaced", "");
+    } else {
+        set(PLACED, false, not_placed, if over { "" } else { &waiting });
     }
     let complete = over && counts.failed == 0;
     set(

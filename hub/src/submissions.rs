@@ -18,8 +18,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::model::hex;
-
 /// Submissions waiting for a writer: a burst of a thousand clients with some in flight each. The
 /// next one waits in its call.
 const WAITING: usize = 4096;
@@ -139,8 +137,8 @@ async fn write(resources: &Resources, kind: &Kind, batch: Vec<(Submission, Answe
 fn options(namespace: &str, submission: &Submission) -> WriteOptions {
     let key = &submission.idempotency_key;
     let idempotency = (!key.is_empty()).then(|| Idempotency {
-        key: keys::idempotency(namespace, &hex(&Sha256::digest(key))),
-        fingerprint: hex(&canonical::sha256(&submission.job)),
+        key: keys::idempotency(namespace, &canonical::hex(&Sha256::digest(key))),
+        fingerprint: canonical::hex(&canonical::sha256(&submission.job)),
     });
     WriteOptions {
         dry_run: submission.dry_run,

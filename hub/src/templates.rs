@@ -14,7 +14,6 @@ use meridian_proto::v1;
 use meridian_store::keys::{ObjectKey, Part};
 use meridian_store::{Operation, SharedStore};
 
-use crate::model::hex;
 use crate::placement::PlacementRecord;
 use crate::sessions::Order;
 
@@ -49,11 +48,13 @@ impl Templates {
                 if !named.insert(role.template.clone()) {
                     continue;
                 }
-                match self.template(record, &role.name, &role.template).await {
-                    Some((sha256, json)) => found.push(v1::Template { sha256, json }),
-                    None => tracing::warn!(
-                        job = %record.job, role = %role.name, "the job's pod template is gone"
-                    ),
+                if let Some((sha256, json)) =
+                    self.template(record, &role.name, &role.template).await
+                {
+                    found.push(v1::Template { sha256, json });
+                } else {
+                    let (job, role) = (&record.job, &role.name);
+                    tracing::warn!(%job, %role, "the job's pod template is gone");
                 }
             }
         }
@@ -92,10 +93,11 @@ impl Templates {
             .roles
             .iter()
             .find(|candidate| candidate.name == role)?;
-        if hex(&canonical::sha256(&role.template)) != hash {
+        if canonical::hex(&canonical::sha256(&role.template)) != hash {
             return None;
         }
-        let json = Bytes::from(serde_json::to_vec(&role.template).ok()?);
+        // The agent checks the hash of what it gets: canonical bytes are what was hashed.
+        let json = Bytes::from(canonical::to_string(&role.template));
         let mut kept = self.lock();
         if kept.len() >= KEPT {
             kept.pop_first();

@@ -101,11 +101,7 @@ impl FederationService for Users {
             idempotency_key: String::new(),
             dry_run: DryRun::All,
         };
-        let dry = self
-            .submitter
-            .submit(submission)
-            .await
-            .map_err(|error| refused(error))?;
+        let dry = self.submitter.submit(submission).await.map_err(refused)?;
         let job: FederatedJob = serde_json::from_value(dry.object).map_err(|error| {
             status::to_status(&ApiError::new(ErrorCode::Internal, error.to_string()))
         })?;

@@ -277,19 +277,6 @@ fn meta_schemas() -> Map<String, Value> {
             "additionalProperties": {"type": "string", "default": ""},
         })
     };
-    let owner = json!({
-        "type": "object",
-        "description": "OwnerReference names an owning object",
-        "required": ["apiVersion", "kind", "name", "uid"],
-        "properties": {
-            "apiVersion": text("API version of the owner"),
-            "kind": text("Kind of the owner"),
-            "name": text("Name of the owner"),
-            "uid": text("UID of the owner"),
-            "controller": {"type": "boolean"},
-            "blockOwnerDeletion": {"type": "boolean"},
-        },
-    });
     let object = json!({
         "type": "object",
         "description": "ObjectMeta is metadata that all persisted objects have",
@@ -329,7 +316,7 @@ fn meta_schemas() -> Map<String, Value> {
     });
     let patch = json!({"type": "object", "description": "Patch is a change to an object"});
     [
-        ("OwnerReference", owner),
+        ("OwnerReference", owner_reference()),
         ("ObjectMeta", object),
         ("ListMeta", list),
         ("Patch", patch),
@@ -337,4 +324,21 @@ fn meta_schemas() -> Map<String, Value> {
     .into_iter()
     .map(|(name, schema)| (format!("{META}.{name}"), schema))
     .collect()
+}
+
+fn owner_reference() -> Value {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    json!({
+        "type": "object",
+        "description": "OwnerReference names an owning object",
+        "required": ["apiVersion", "kind", "name", "uid"],
+        "properties": {
+            "apiVersion": text("API version of the owner"),
+            "kind": text("Kind of the owner"),
+            "name": text("Name of the owner"),
+            "uid": text("UID of the owner"),
+            "controller": {"type": "boolean"},
+            "blockOwnerDeletion": {"type": "boolean"},
+        },
+    })
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use meridian_api::canonical::hex;
 use meridian_api::ids::{GangId, Revision, Uid};
 use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::FederatedJobStatus;
@@ -142,12 +143,6 @@ impl Job {
         self.object.metadata.deletion_timestamp.is_some()
     }
 
-    /// Every gang has ended for good.
-    #[must_use]
-    pub(crate) fn is_over(&self) -> bool {
-        self.progress.succeeded.len() + self.progress.failed.len() >= self.gang_count()
-    }
-
     /// When it was submitted.
     #[must_use]
     pub(crate) fn submitted(&self) -> UnixMillis {
@@ -187,12 +182,6 @@ fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
         grace: gang.grace,
         place_timeout: gang.place_timeout,
     })
-}
-
-/// Bytes in lower-case hexadecimal.
-#[must_use]
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Model {

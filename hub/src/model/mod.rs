@@ -18,10 +18,8 @@ use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Event, KeyValue};
 
 pub(crate) use catalog::Catalog;
-pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, Written};
-pub(crate) use jobs::{
-    FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble, hex,
-};
+pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, Seen, Written};
+pub(crate) use jobs::{FINALIZER, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble, hex};
 pub(crate) use snapshot::{Labelled, Situation};
 
 use crate::placement::PlacementRecord;
@@ -80,17 +78,6 @@ impl Model {
     #[must_use]
     pub(crate) fn ledger_head(&self) -> Revision {
         self.ledger_head
-    }
-
-    /// History of the store.
-    #[must_use]
-    pub(crate) fn store_generation(&self) -> StoreGeneration {
-        self.store_generation
-    }
-
-    /// Jobs by UID.
-    pub(crate) fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs.values()
     }
 
     /// One job.
@@ -311,12 +298,11 @@ impl Model {
             .get(&gang.job)
             .is_some_and(|job| job.wants_place(gang.index))
             && !self.placements.contains_key(&gang);
-        let moved = if waits {
-            self.waiting.insert(gang)
+        if waits {
+            self.waiting.insert(gang);
         } else {
-            self.waiting.remove(&gang)
-        };
-        self.changed |= moved;
+            self.waiting.remove(&gang);
+        }
         self.unsettled.insert(gang);
         self.unsettled_jobs.insert(gang.job);
         self.changed = true;
@@ -366,6 +352,19 @@ impl Model {
         self.unsettled.extend(self.placements.keys().copied());
         self.unsettled_jobs.extend(self.jobs.keys().copied());
         self.untold.extend(self.fleet.clusters.keys().cloned());
+    }
+
+    /// Drops refusals of orders that no placement stands for any more.
+    pub(crate) fn forget_refusals(&mut self, cluster: &str) {
+        let Some(cluster) = self.fleet.clusters.get_mut(cluster) else {
+            return;
+        };
+        let stands = |gang: &GangId, epoch: u64| {
+            self.placements
+                .get(gang)
+                .is_some_and(|row| row.record.epoch.0 == epoch)
+        };
+        cluster.refused.retain(|gang, epoch| stands(gang, *epoch));
     }
 
     /// Names what an agent's report touched.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::FederatedJob;
+use meridian_api::kinds::federated_job::RegionChoice;
 use meridian_api::quantity::Time;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
@@ -18,6 +19,7 @@ use meridian_policies::shapes;
 
 use super::fleet::ContactTerms;
 use super::{ClusterState, Job, Model, Trouble};
+use crate::progress::Tried;
 
 /// Worth of a card whose flavor nobody has priced: the reference card's.
 const DEFAULT_WORTH: u64 = 1000;
@@ -99,6 +101,12 @@ impl Model {
             let Some(job) = self.jobs.get(&gang.job) else {
                 continue;
             };
+            if let Some(tried) = job.progress.tried.get(&gang.index)
+                && tried.not_before > situation.now
+            {
+                troubled.push((*gang, pausing(tried, situation.now)));
+                continue;
+            }
             match self.waiting_row(&ordinals, job, *gang) {
                 Ok(row) => snapshot.waiting.push(row),
                 Err(trouble) => troubled.push((*gang, trouble)),
@@ -108,6 +116,15 @@ impl Model {
             .waiting
             .sort_by_key(|row| (row.submitted, row.gang));
         Labelled { snapshot, troubled }
+    }
+
+    /// When the first gang that rests may be tried again.
+    pub(crate) fn next_try(&self, now: UnixMillis) -> Option<UnixMillis> {
+        let resting = self.waiting.iter().filter_map(|gang| {
+            let tried = self.jobs.get(&gang.job)?.progress.tried.get(&gang.index)?;
+            Some(tried.not_before).filter(|at| *at > now)
+        });
+        resting.min()
     }
 
     /// The snapshot in which `job` had been submitted just now, and the UID it has there.
@@ -332,11 +349,7 @@ impl Model {
         let epoch = epoch.ok_or_else(|| never("the gang has used up its epochs".to_owned()))?;
         let row = job.gang(gang.index);
         let row = row.ok_or_else(|| never(format!("the job has no gang {}", gang.index)))?;
-        let regions = spec
-            .placement
-            .regions
-            .iter()
-            .flat_map(|choice| choice.names());
+        let regions = spec.placement.regions.iter().flat_map(RegionChoice::names);
         let regions = regions.map(|name| {
             ordinals
                 .regions
@@ -374,6 +387,19 @@ impl Model {
     }
 }
 
+/// A gang that failed to start, or ran and failed, rests before its next try.
+fn pausing(tried: &Tried, now: UnixMillis) -> Trouble {
+    let seconds = tried.not_before.since(now).0.div_ceil(1000);
+    let message = format!(
+        "placed {} times before; tried again in {seconds} s",
+        tried.starts
+    );
+    Trouble {
+        reason: Reason::PendingEvaluation,
+        message,
+    }
+}
+
 /// Flavors that the job accepts and the fleet has. A job whose every flavor is missing must not
 /// look like one that accepts all.
 fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Vec<Accepted>, Trouble> {
@@ -382,7 +408,7 @@ fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Vec<Accepted>, Tro
         let flavor = *ordinals.flavors.get(&accepted.name)?;
         Some(Accepted {
             flavor,
-            speed: u32::try_from(accepted.speed.0).unwrap_or(u32::MAX),
+            speed: accepted.speed.0,
         })
     });
     let there: Vec<Accepted> = there.collect();

@@ -5,6 +5,7 @@
 //! of a declared cluster binds it; another credential under that name is refused. Never trusts a
 //! name alone.
 
+use meridian_api::canonical::hex;
 use meridian_api::errors::{ApiError, ErrorCode};
 use meridian_api::ids::{Incarnation, Revision};
 use meridian_proto::v1;
@@ -14,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::fence::{Commit, Fence, put};
-use crate::model::hex;
 
 /// Session protocols that this hub speaks.
 pub(crate) const PROTOCOLS: std::ops::RangeInclusive<u32> = 1..=1;
@@ -139,6 +139,7 @@ async fn declared(store: &SharedStore, cluster: &str) -> Result<(), ApiError> {
     )))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "used as a mapping of errors")]
 fn store_error(error: meridian_store::StoreError) -> ApiError {
     ApiError::new(ErrorCode::StoreUnavailable, error.to_string())
 }

@@ -59,6 +59,8 @@ pub(crate) enum Said {
         /// Why.
         refusal: v1::Refusal,
     },
+    /// It is heard after a silence that had made it suspect.
+    HeardAgain,
     /// Its stream ended.
     Detached,
 }

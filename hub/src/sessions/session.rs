@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _};
 use meridian_api::errors::{ApiError, ErrorCode};
-use meridian_api::ids::Incarnation;
+use meridian_api::ids::{GangId, Incarnation};
 use meridian_api::units::Millis;
 use meridian_proto::convert::{self, Malformed};
 use meridian_proto::v1::agent_service_server::AgentService;
@@ -239,13 +239,13 @@ impl Session {
                     Some(Err(status)) => Err(End::Broken(status)),
                     Some(Ok(message)) => self.hear(message).await,
                 },
-                changed = orders.changed() => match changed {
-                    Err(_) => Err(End::Stopping),
-                    Ok(()) => {
-                        let new = Arc::clone(&orders.borrow_and_update());
-                        self.order(&mut sent, new).await
+                changed = orders.changed() => {
+                    if changed.is_err() {
+                        return End::Stopping;
                     }
-                },
+                    let new = Arc::clone(&orders.borrow_and_update());
+                    self.order(&mut sent, new).await
+                }
                 () = leadership.changed() => Ok(()),
                 () = stop.cancelled() => Err(End::Stopping),
             };
@@ -260,7 +260,12 @@ impl Session {
 
     async fn hear(&mut self, message: v1::AgentMessage) -> Result<(), End> {
         use v1::agent_message::Body;
-        self.heard.at(self.options.clock.boot());
+        let now = self.options.clock.boot();
+        let silence = now.since(self.heard.last());
+        self.heard.at(now);
+        if silence >= self.options.terms.suspect {
+            self.tell_model(Said::HeardAgain).await?;
+        }
         match message.body {
             Some(Body::Heartbeat(beat)) => {
                 let ack = v1::HeartbeatAck {
@@ -272,7 +277,14 @@ impl Session {
             Some(Body::Digest(digest)) => self.digest(digest).await,
             Some(Body::Report(report)) => self.tell_model(Said::Report(report.gangs)).await,
             Some(Body::Refusal(refusal)) => {
-                let gang = convert::gang(refusal.gang.as_ref())?;
+                let Some(gang) = refusal.gang.as_ref() else {
+                    // About a part of an intent, not about one gang: the gangs that needed the
+                    // part are refused by name.
+                    let (reason, message) = (&refusal.reason, &refusal.message);
+                    tracing::warn!(cluster = %self.cluster, %reason, %message, "refused");
+                    return Ok(());
+                };
+                let gang = GangId::try_from(gang)?;
                 self.tell_model(Said::Refused { gang, refusal }).await
             }
             Some(Body::Hello(_)) => Err(Malformed::Wrong {

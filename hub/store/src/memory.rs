@@ -375,3 +375,170 @@ impl feed::Source for MemoryStore {
         &self.clock
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Event, Op};
+    use futures::StreamExt as _;
+    use meridian_api::units::UnixMillis;
+
+    const WHY: Operation = Operation::Probe;
+
+    fn put(key: &'static str, lease: Option<LeaseId>) -> Txn {
+        let op = Op::Put {
+            key: key.into(),
+            value: "v".into(),
+            lease,
+        };
+        Txn {
+            success: vec![op],
+            ..Txn::default()
+        }
+    }
+
+    fn two_hubs() -> (MemoryStore, MemoryStore, Clock) {
+        let clock = Clock::simulated(UnixMillis(1_000_000));
+        let first = MemoryStore::new(clock.clone());
+        let second = first.handle_for(clock.clone());
+        (first, second, clock)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hubs_share_the_store_and_not_its_faults() {
+        let (first, second, _) = two_hubs();
+        let mut stream = second
+            .watch(WHY, KeyRange::prefix("k"), Revision(2))
+            .await
+            .expect("open");
+        first.faults().refuse();
+        assert!(matches!(
+            first.txn(WHY, put("k", None)).await,
+            Err(StoreError::Unavailable(_))
+        ));
+        second
+            .txn(WHY, put("k", None))
+            .await
+            .expect("the other one works");
+        assert_eq!(
+            stream
+                .next()
+                .await
+                .expect("goes on")
+                .expect("well")
+                .revision,
+            Revision(2)
+        );
+        first.faults().heal();
+        assert!(
+            first
+                .get(WHY, "k".into())
+                .await
+                .expect("readable")
+                .is_some()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_call_waits_and_then_gives_up_undone() {
+        let (store, _, clock) = two_hubs();
+        store.faults().stall();
+        let heal = async {
+            clock.sleep(Millis::seconds(3)).await;
+            store.faults().heal();
+        };
+        let (done, ()) = tokio::join!(store.txn(WHY, put("k", None)), heal);
+        assert_eq!(done.expect("healed in time").revision, Revision(2));
+        store.faults().stall();
+        let began = clock.boot();
+        let late = store.txn(WHY, put("k", None)).await;
+        assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
+        assert_eq!(clock.boot().since(began), Millis::seconds(5));
+        assert_eq!(store.snapshot().1, Revision(2), "nothing was done");
+        store.faults().lose_answers(1);
+        let late = store.txn(WHY, put("k", None)).await;
+        assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
+        assert_eq!(store.snapshot().1, Revision(3), "it arrived late");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_stream_ends_at_once() {
+        let (store, _, clock) = two_hubs();
+        let mut stream = store
+            .watch(WHY, KeyRange::prefix("k"), Revision(2))
+            .await
+            .expect("open");
+        let cut = async {
+            clock.sleep(Millis(10)).await;
+            store.faults().refuse();
+        };
+        let began = clock.boot();
+        let (end, ()) = tokio::join!(stream.next(), cut);
+        assert!(
+            matches!(end, Some(Err(StoreError::Unavailable(_)))),
+            "{end:?}"
+        );
+        assert_eq!(clock.boot().since(began), Millis(10));
+        assert!(
+            stream.next().await.is_none(),
+            "after an error comes nothing"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_answer_hides_a_write_that_was_done() {
+        let (store, second, _) = two_hubs();
+        store.faults().lose_answers(1);
+        assert!(matches!(
+            store.txn(WHY, put("k", None)).await,
+            Err(StoreError::Unavailable(_))
+        ));
+        assert!(
+            second
+                .get(WHY, "k".into())
+                .await
+                .expect("readable")
+                .is_some()
+        );
+        store
+            .txn(WHY, put("k", None))
+            .await
+            .expect("only one answer was lost");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_store_reads_and_renews() {
+        let (store, _, _) = two_hubs();
+        let lease = store
+            .grant_lease(Millis::seconds(10))
+            .await
+            .expect("granted");
+        store.faults().fill();
+        assert!(matches!(
+            store.txn(WHY, put("k", None)).await,
+            Err(StoreError::Full(_))
+        ));
+        assert_eq!(store.get(WHY, "k".into()).await, Ok(None));
+        store.renew_lease(lease).await.expect("renewed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_ends_when_only_a_watcher_waits() {
+        let (first, second, clock) = two_hubs();
+        let lease = first
+            .grant_lease(Millis::seconds(7))
+            .await
+            .expect("granted");
+        first.txn(WHY, put("k", Some(lease))).await.expect("done");
+        let began = clock.boot();
+        let mut stream = second
+            .watch(WHY, KeyRange::prefix("k"), Revision(3))
+            .await
+            .expect("open");
+        let batch = stream.next().await.expect("goes on").expect("well");
+        assert!(matches!(batch.events[0], Event::Delete { .. }), "{batch:?}");
+        assert_eq!(clock.boot().since(began), Millis::seconds(7), "not later");
+        assert_eq!(first.history().len(), 2);
+        assert!(first.snapshot().0.is_empty());
+    }
+}

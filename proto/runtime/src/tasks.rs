@@ -5,6 +5,7 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt as _;
@@ -23,10 +24,19 @@ pub struct TaskDied {
 
 /// A group of tasks that live and die together.
 #[derive(Clone, Debug)]
-pub struct Tasks {
+pub struct Tasks(Arc<Group>);
+
+type Supervised = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Debug)]
+struct Group {
+    /// Asks the tasks to stop.
     cancel: CancellationToken,
+    /// Drops the tasks where they stand.
+    kill: CancellationToken,
     tracker: TaskTracker,
-    died: Arc<Mutex<Option<TaskDied>>>,
+    died: Mutex<Option<TaskDied>>,
+    parent: Option<Tasks>,
 }
 
 impl Default for Tasks {
@@ -39,27 +49,35 @@ impl Tasks {
     /// An empty group.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            cancel: CancellationToken::new(),
-            tracker: TaskTracker::new(),
-            died: Arc::new(Mutex::new(None)),
-        }
+        Self::group(CancellationToken::new(), CancellationToken::new(), None)
     }
 
-    /// A group that stops when this one does and brings this one down when it dies.
+    /// A group that stops when this one does, brings this one down when it dies, and can be
+    /// stopped and waited for by itself: what is stopped first goes into the child.
     #[must_use]
     pub fn child(&self) -> Self {
-        Self {
-            cancel: self.cancel.child_token(),
-            tracker: self.tracker.clone(),
-            died: Arc::clone(&self.died),
-        }
+        Self::group(
+            self.0.cancel.child_token(),
+            self.0.kill.child_token(),
+            Some(self.clone()),
+        )
+    }
+
+    fn group(cancel: CancellationToken, kill: CancellationToken, parent: Option<Self>) -> Self {
+        let (tracker, died) = (TaskTracker::new(), Mutex::new(None));
+        Self(Arc::new(Group {
+            cancel,
+            kill,
+            tracker,
+            died,
+            parent,
+        }))
     }
 
     /// Told when the group is to stop. Each task selects on it.
     #[must_use]
     pub fn cancelled(&self) -> CancellationToken {
-        self.cancel.clone()
+        self.0.cancel.clone()
     }
 
     /// Runs `work` for the life of the group: to return before the group is cancelled is to die.
@@ -91,40 +109,67 @@ impl Tasks {
     ) {
         let group = self.clone();
         let span = tracing::info_span!(parent: None, "task", name = %name);
+        let kill = group.0.kill.clone();
         let supervised = async move {
-            let cause = match std::panic::AssertUnwindSafe(work).catch_unwind().await {
+            let work = std::panic::AssertUnwindSafe(work).catch_unwind();
+            let ended = tokio::select! {
+                biased;
+                () = kill.cancelled() => return,
+                ended = work => ended,
+            };
+            let cause = match ended {
                 Err(panic) => format!("panicked: {}", panic_text(&*panic)),
                 Ok(Err(error)) => format!("failed: {error}"),
-                Ok(Ok(())) if ending == Ending::IsExpected || group.cancel.is_cancelled() => return,
+                Ok(Ok(())) if ending == Ending::IsExpected || group.0.cancel.is_cancelled() => {
+                    return;
+                }
                 Ok(Ok(())) => "ended before it was asked to".to_owned(),
             };
-            group.die(TaskDied { task: name, cause });
+            group.die(&TaskDied { task: name, cause });
         };
-        tokio::spawn(
-            self.tracker
-                .track_future(tracing::Instrument::instrument(supervised, span)),
-        );
+        let supervised = tracing::Instrument::instrument(supervised, span);
+        tokio::spawn(self.tracked(Box::pin(supervised)));
     }
 
-    fn die(&self, death: TaskDied) {
-        tracing::error!(task = %death.task, cause = %death.cause, "task died, stopping");
-        self.died
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert(death);
-        self.cancel.cancel();
+    /// `work`, counted by this group and by all above it.
+    fn tracked(&self, work: Supervised) -> Supervised {
+        let own = Box::pin(self.0.tracker.track_future(work));
+        match &self.0.parent {
+            Some(parent) => parent.tracked(own),
+            None => own,
+        }
+    }
+
+    fn die(&self, death: &TaskDied) {
+        if let Some(parent) = &self.0.parent {
+            parent.die(death);
+        } else {
+            tracing::error!(task = %death.task, cause = %death.cause, "task died, stopping");
+        }
+        let mut died = self.0.died.lock().unwrap_or_else(PoisonError::into_inner);
+        died.get_or_insert_with(|| death.clone());
+        self.0.cancel.cancel();
     }
 
     /// Asks every task to stop.
     pub fn cancel(&self) {
-        self.cancel.cancel();
+        self.0.cancel.cancel();
     }
 
-    /// Waits until every task of the group has ended; [`TaskDied`] when one had died.
+    /// Drops every task where it stands, as a crash of the process would.
+    pub fn kill(&self) {
+        // Cancelled first: a task of a group that is cancelled may end.
+        self.0.cancel.cancel();
+        self.0.kill.cancel();
+    }
+
+    /// Waits until every task of the group and of its children has ended; [`TaskDied`] when one
+    /// had died.
     pub async fn finished(&self) -> Result<(), TaskDied> {
-        self.tracker.close();
-        self.tracker.wait().await;
+        self.0.tracker.close();
+        self.0.tracker.wait().await;
         match self
+            .0
             .died
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -183,6 +228,36 @@ mod tests {
             Ok::<(), String>(())
         });
         tasks.cancel();
+        assert_eq!(tasks.finished().await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_child_ends_before_its_parent_and_dies_with_it() {
+        let parent = Tasks::new();
+        let waits = |tasks: &Tasks| {
+            let cancel = tasks.cancelled();
+            async move {
+                cancel.cancelled().await;
+                Ok::<(), String>(())
+            }
+        };
+        parent.spawn("store", waits(&parent));
+        let child = parent.child();
+        child.spawn("hub", waits(&child));
+        child.cancel();
+        assert_eq!(child.finished().await, Ok(()));
+        assert!(!parent.cancelled().is_cancelled());
+        parent
+            .child()
+            .spawn_finite("breaks", async { panic!("on purpose") });
+        assert!(parent.finished().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_killed_group_drops_its_tasks() {
+        let tasks = Tasks::new();
+        tasks.spawn("stuck", std::future::pending::<Result<(), String>>());
+        tasks.kill();
         assert_eq!(tasks.finished().await, Ok(()));
     }
 }

@@ -86,7 +86,10 @@ pub fn init(options: &TelemetryOptions) -> Result<TelemetryGuard, TelemetryError
         filter: options.filter.clone(),
         source,
     })?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(colours);
     let lines = match options.format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().boxed(),

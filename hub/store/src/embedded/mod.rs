@@ -88,10 +88,14 @@ impl EmbeddedStore {
             path: path.to_owned(),
             durability: options.durability,
         };
-        Self::open_on(Box::new(medium), clock, tasks, options.execution).map_err(|error| {
-            tracing::warn!(path = %path.display(), %error, "the store cannot be opened");
-            error
-        })
+        let named = |what: String| format!("{}: {what}", path.display());
+        match Self::open_on(Box::new(medium), clock, tasks, options.execution) {
+            Err(StoreError::Refused(what)) => Err(StoreError::Refused(named(what))),
+            Err(StoreError::Corrupt(what)) => Err(StoreError::Corrupt(named(what))),
+            Err(StoreError::Full(what)) => Err(StoreError::Full(named(what))),
+            Err(StoreError::Unavailable(what)) => Err(StoreError::Unavailable(named(what))),
+            opened => opened,
+        }
     }
 
     /// Opens a store on another medium than a file: one that fails, in a test.

@@ -176,11 +176,11 @@ impl Inbox {
             self.pieces.push(event);
         }
         // Only the last response of a cut one ends its last revision.
-        if !response.0.fragment {
+        if !response.0.fragment && !response.events().is_empty() {
             self.finish();
         }
         let header = convert::header_revision(response.header())?;
-        if is_bookmark && header > self.said {
+        if is_bookmark && self.pieces.is_empty() && header > self.said {
             self.said = header;
             self.ready.push_back(WatchBatch {
                 revision: header,

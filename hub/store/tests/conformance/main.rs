@@ -100,6 +100,7 @@ conformance! {
     a_watch_resumes_where_it_was,
     a_revision_comes_in_one_batch_in_key_order,
     large_revisions_come_whole,
+    a_watcher_far_behind_catches_up,
     no_event_is_lost_or_doubled_under_load,
     a_quiet_watch_gets_bookmarks,
     a_lease_that_is_not_renewed_takes_its_keys_along,

@@ -586,6 +586,29 @@ pub(crate) async fn large_revisions_come_whole(bench: &Bench) {
     }
 }
 
+pub(crate) async fn a_watcher_far_behind_catches_up(bench: &Bench) {
+    const WRITES: u64 = 60;
+    let mut stream = bench.watch("w/", Revision(2)).await;
+    let value = "v".repeat(MAX_VALUE_BYTES);
+    for n in 0..WRITES {
+        // Every second one is in the watched range.
+        let key = if n % 2 == 0 {
+            format!("w/{}", n % 10)
+        } else {
+            "other".to_owned()
+        };
+        bench.put(&key, &value).await;
+    }
+    for n in (0..WRITES).step_by(2) {
+        let batch = bench.next_events(&mut stream).await;
+        assert_eq!((batch.revision, batch.events.len()), (Revision(2 + n), 1));
+        let Event::Put { current, previous } = &batch.events[0] else {
+            panic!("put")
+        };
+        assert_eq!((current.version, previous.is_some()), (n / 10 + 1, n >= 10));
+    }
+}
+
 pub(crate) async fn no_event_is_lost_or_doubled_under_load(bench: &Bench) {
     const WRITERS: usize = 8;
     const WRITES: usize = 25;
