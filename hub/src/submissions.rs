@@ -137,7 +137,7 @@ async fn write(resources: &Resources, kind: &Kind, batch: Vec<(Submission, Answe
 fn options(namespace: &str, submission: &Submission) -> WriteOptions {
     let key = &submission.idempotency_key;
     let idempotency = (!key.is_empty()).then(|| Idempotency {
-        key: keys::idempotency(namespace, &canonical::hex(&Sha256::digest(key))),
+        key: keys::idempotency(namespace, &canonical::hex(&Sha256::digest(key).into())),
         fingerprint: canonical::hex(&canonical::sha256(&submission.job)),
     });
     WriteOptions {

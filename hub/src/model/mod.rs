@@ -19,7 +19,7 @@ use meridian_store::{Event, KeyValue};
 
 pub(crate) use catalog::Catalog;
 pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, Seen, Written};
-pub(crate) use jobs::{FINALIZER, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble, hex};
+pub(crate) use jobs::{FINALIZER, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble};
 pub(crate) use snapshot::{Labelled, Situation};
 
 use crate::placement::PlacementRecord;

@@ -67,7 +67,7 @@ pub(crate) async fn attach(
         );
         return Err(ApiError::new(ErrorCode::MalformedDocument, message));
     }
-    let presented = hex(&Sha256::digest(&hello.credential));
+    let presented = hex(&Sha256::digest(&hello.credential).into());
     for _ in 0..ATTEMPTS {
         declared(store, cluster).await?;
         let key = keys::agent(cluster);
