@@ -47,6 +47,14 @@ impl RustText {
         self.test_lines.iter().filter(|is_test| !**is_test).count()
     }
 
+    /// True when `line` of that number (from 1) is text of a literal that spans lines.
+    pub(crate) fn is_within_literal(&self, number: usize, line: &str) -> bool {
+        let mut lines = self.code.split(|letter| *letter == '\n');
+        let code = lines.nth(number - 1).unwrap_or_default();
+        let is_comment = line.trim_start().starts_with("//");
+        !is_comment && code.iter().all(|letter| letter.is_whitespace())
+    }
+
     /// Lines, from 1, whose code holds `pattern` at a word's start.
     pub(crate) fn lines_with(&self, pattern: &str) -> Vec<usize> {
         let starts_word = |at: &usize| *at == 0 || !is_word(self.code[at - 1]);
