@@ -3,6 +3,8 @@
 //! Owns their limits and the rooms where what is banned elsewhere may stand. Never checks what
 //! rustfmt and clippy check already.
 
+use std::path::Path;
+
 use crate::files::{self, File};
 use crate::rust_text::RustText;
 use crate::{Finding, none_found};
@@ -150,10 +152,10 @@ fn long_functions(file: &File) -> Vec<Finding> {
 }
 
 fn long_lines(file: &File) -> Vec<Finding> {
-    let rust = file
-        .path
-        .ends_with(".rs")
-        .then(|| RustText::new(&file.text, false));
+    let is_rust = Path::new(&file.path)
+        .extension()
+        .is_some_and(|extension| extension == "rs");
+    let rust = is_rust.then(|| RustText::new(&file.text, false));
     let finding = |(index, line): (usize, &str)| {
         let columns = line.chars().count();
         // Expected output of a program is as wide as the program writes it.
