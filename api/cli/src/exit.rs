@@ -67,3 +67,50 @@ impl Exit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use meridian_api::units::Millis;
+    use meridian_client::Failure;
+
+    use super::*;
+
+    #[test]
+    fn every_failure_of_a_call_has_its_code() {
+        let cases = [
+            (FailureKind::Invalid, 1),
+            (FailureKind::Denied, 4),
+            (FailureKind::NotFound, 5),
+            (FailureKind::AlreadyExists, 6),
+            (FailureKind::Conflict, 6),
+            (FailureKind::NotAllowed, 9),
+            (FailureKind::Expired, 1),
+            (FailureKind::Busy, 8),
+            (FailureKind::Unavailable, 8),
+            (FailureKind::TimedOut, 7),
+            (FailureKind::Internal, 1),
+        ];
+        for (kind, code) in cases {
+            let error = ClientError::Api(Box::new(Failure {
+                kind,
+                code: String::new(),
+                message: String::new(),
+                causes: Vec::new(),
+                help: String::new(),
+                retry_after: None,
+            }));
+            assert_eq!(Exit::of(&error).code(), code, "{kind:?}");
+        }
+        let (server, cause) = (String::new(), String::new());
+        let late = ClientError::TimedOut {
+            what: String::new(),
+            limit: Millis(1),
+        };
+        assert_eq!(
+            Exit::of(&ClientError::Unreachable { server, cause }),
+            Exit::Unreachable
+        );
+        assert_eq!(Exit::of(&late), Exit::TimedOut);
+        assert_eq!(Exit::of(&ClientError::Protocol(String::new())), Exit::Error);
+    }
+}

@@ -10,6 +10,9 @@ use meridian_client::{ClientError, Failure as Refusal};
 
 use crate::exit::Exit;
 
+/// Advice and documentation share a line up to this many columns.
+const WIDTH: usize = 90;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -191,8 +194,11 @@ impl Said {
         let docs = docs.map(|code| format!("docs: {}", code.docs_anchor()));
         let fix = (!self.fix.is_empty()).then(|| format!("fix: {}", self.fix));
         let advice: Vec<String> = [fix, docs].into_iter().flatten().collect();
-        if !advice.is_empty() {
-            let _ = write!(text, "\n  {}", advice.join("    "));
+        let one_line = advice.join("    ");
+        if one_line.chars().count() > WIDTH {
+            let _ = write!(text, "\n  {}", advice.join("\n  "));
+        } else if !one_line.is_empty() {
+            let _ = write!(text, "\n  {one_line}");
         }
         text
     }
@@ -238,5 +244,87 @@ fn said_by_client(error: &ClientError, server: &str) -> Said {
             "check --server, and that hub and command are of one version: `meridian version`",
         ),
         ClientError::BadServer { .. } => Said::plain(error.to_string(), "see --server"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_client::{Cause, FailureKind};
+
+    use super::*;
+
+    fn refusal(message: &str, causes: &[(&str, &str)], help: &str) -> ClientError {
+        let cause = |(field, message): &(&str, &str)| Cause {
+            field: (*field).into(),
+            reason: String::new(),
+            message: (*message).into(),
+        };
+        ClientError::Api(Box::new(Refusal {
+            kind: FailureKind::Invalid,
+            code: "E1102".into(),
+            message: message.into(),
+            causes: causes.iter().map(cause).collect(),
+            help: help.into(),
+            retry_after: None,
+        }))
+    }
+
+    fn text(failure: &Failure) -> String {
+        failure
+            .report("http://127.0.0.1:7080 (the default)")
+            .expect("something to say")
+    }
+
+    #[test]
+    fn fields_line_up_and_advice_comes_last() {
+        let causes = [
+            ("spec.roles[0].gpus", "is 0"),
+            ("", "needs a role"),
+            ("spec.x", "unknown"),
+        ];
+        let failure = Failure::from(refusal("job a is refused", &causes, "give it GPUs"));
+        insta::assert_snapshot!(text(&failure), @r#"
+        error[E1102] job a is refused
+          spec.roles[0].gpus  is 0
+          (object)            needs a role
+          spec.x              unknown
+          fix: give it GPUs    docs: errors#e1102-invalid-object
+        "#);
+    }
+
+    #[test]
+    fn a_single_cause_is_not_said_twice() {
+        let said = "job a is refused: spec.x: no such field";
+        let failure = Failure::from(refusal(said, &[("spec.x", "no such field")], ""));
+        insta::assert_snapshot!(text(&failure), @r#"
+        error[E1102] job a is refused: spec.x: no such field
+          docs: errors#e1102-invalid-object
+        "#);
+    }
+
+    #[test]
+    fn a_lost_connection_says_that_the_outcome_is_unknown() {
+        let failure = Failure::from(ClientError::Lost {
+            server: "127.0.0.1:7080".into(),
+            cause: "connection reset".into(),
+        });
+        insta::assert_snapshot!(text(&failure), @r#"
+        error[E6006] connection to 127.0.0.1:7080 lost before the answer
+          tried  http://127.0.0.1:7080 (the default)
+          cause  connection reset
+          fix: a change may or may not have been made: look with `meridian get`, then try again
+          docs: errors#e6006-hub-unreachable
+        "#);
+        assert_eq!(failure.exit(), Exit::Unreachable);
+    }
+
+    #[test]
+    fn a_code_of_a_newer_hub_is_shown_without_an_anchor() {
+        let said = Said {
+            code: "E4999".into(),
+            message: "something new".into(),
+            ..Said::default()
+        };
+        assert_eq!(said.to_text(), "error[E4999] something new");
     }
 }

@@ -106,6 +106,22 @@ impl Grid {
         self.rows.push(cells);
     }
 
+    /// Makes the columns at least as wide as they were in `widths`, and remembers how wide they
+    /// are: parts of one table that are printed one after the other line up.
+    pub(crate) fn widen(&mut self, widths: &mut Vec<usize>) {
+        widths.resize(self.titles.len().max(widths.len()), 0);
+        for row in self.rows.iter().chain([&self.titles]) {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        for row in self.rows.iter_mut().chain([&mut self.titles]) {
+            for (cell, width) in row.iter_mut().zip(widths.iter()) {
+                *cell = format!("{cell:width$}");
+            }
+        }
+    }
+
     /// Columns side by side, without lines and without spaces at the end.
     pub(crate) fn to_text(&self, headers: Headers) -> String {
         let mut table = Table::new();

@@ -201,6 +201,7 @@ async fn watch(context: &mut Context, args: &GetArgs, targets: Targets) -> Resul
     };
     let mut watcher = context.client.watch(target).await?;
     let (mut first, mut headers) = (Some(Listing::default()), args.output.headers());
+    let mut widths = Vec::new();
     loop {
         let change = watcher.next().await?;
         let item = match (change, &mut first) {
@@ -220,24 +221,24 @@ async fn watch(context: &mut Context, args: &GetArgs, targets: Targets) -> Resul
             columns: watcher.columns().to_vec(),
             resource_version: String::new(),
         };
-        show(context, args, &resource, listing, headers)?;
+        if args.form() == Form::Table {
+            let mut grid = table::grid(&listing, &resource, args.layout(false));
+            grid.widen(&mut widths);
+            context.out.text(&grid.to_text(headers))?;
+        } else {
+            show(context, args, &resource, listing)?;
+        }
         headers = Headers::Hidden;
     }
 }
 
-/// Shows some changed objects, each by itself in the structured forms.
+/// Shows changed objects, each by itself.
 fn show(
     context: &mut Context,
     args: &GetArgs,
     resource: &Resource,
     listing: Listing,
-    headers: Headers,
 ) -> Result<(), Failure> {
-    if args.form() == Form::Table {
-        // A tombstone has no cells; its table row would be empty.
-        let grid = table::grid(&listing, resource, args.layout(false));
-        return context.out.text(&grid.to_text(headers));
-    }
     for item in listing.items {
         let item = whole(item, resource);
         if let Some(printed) = context.print_objects(args.output.output, &[item], true) {

@@ -5,6 +5,8 @@
 
 use meridian_api::canonical;
 use meridian_api::errors::{ApiError, ErrorCode};
+use meridian_api::meta::API_VERSION;
+use meridian_client::v1::SubmitResponse;
 use meridian_client::{Answer, ClientError, Submission};
 use serde_json::{Value, json};
 
@@ -25,7 +27,7 @@ pub(crate) async fn run(context: &mut Context, args: SubmitArgs) -> Result<Exit,
     if args.dry_run == Dry::Client {
         wanted.iter().try_for_each(check_here)?;
         for job in &jobs {
-            let name = job["metadata"]["name"].as_str().unwrap_or("(generated)");
+            let name = name_of(job);
             context
                 .out
                 .line(&format!("{} submitted (dry run)", label(name)))?;
@@ -104,15 +106,7 @@ async fn send(
     nonce: &str,
     bulk: &mut Bulk,
 ) -> Result<Vec<Waited>, Failure> {
-    let names: Vec<String> = jobs
-        .iter()
-        .map(|job| {
-            job["metadata"]["name"]
-                .as_str()
-                .unwrap_or("(generated)")
-                .to_owned()
-        })
-        .collect();
+    let names: Vec<String> = jobs.iter().map(|job| name_of(job).to_owned()).collect();
     let (total, dry_run, nonce) = (jobs.len(), args.dry_run.on_the_hub(), nonce.to_owned());
     let submissions = jobs.into_iter().enumerate().map(move |(index, job)| {
         let idempotency_key = key(&job, index, &nonce);
@@ -125,30 +119,20 @@ async fn send(
     let stream = futures::stream::iter(submissions);
     let mut answers = context.client.submit_stream(stream).await?;
     let mut progress = (total > 1).then(|| context.progress());
-    let (mut stored, mut shown) = (Vec::new(), Vec::new());
+    let mut stored = Vec::new();
     for (index, name) in names.iter().enumerate() {
-        let Some(answer) = answers.next().await? else {
-            return Err(Failure::Client(ClientError::Protocol(format!(
-                "the stream ended after {index} of {total} answers"
-            ))));
-        };
-        match answer {
-            Answer::Accepted(accepted) => {
-                warn(&label(&accepted.name), &accepted.warnings);
-                let target = Waited {
-                    resource: targets::jobs(),
-                    namespace: accepted.namespace.clone(),
-                    name: accepted.name.clone(),
-                };
-                let value = json!({
-                    "namespace": accepted.namespace, "name": accepted.name, "uid": accepted.uid,
-                    "revision": accepted.revision, "replayed": accepted.replayed,
-                });
-                say(context, args, &target.name, accepted.replayed)?;
-                shown.push(value);
-                stored.push(target);
+        match answers.next().await? {
+            None => {
+                return Err(Failure::Client(ClientError::Protocol(format!(
+                    "the stream ended after {index} of {total} answers"
+                ))));
             }
-            Answer::Refused(failure) => {
+            Some(Answer::Accepted(accepted)) => {
+                warn(&label(&accepted.name), &accepted.warnings);
+                say(context, args, &accepted)?;
+                stored.push(accepted);
+            }
+            Some(Answer::Refused(failure)) => {
                 let source = ClientError::Api(failure);
                 let what = format!("job {name}");
                 bulk.tell(context, Failure::About { what, source })?;
@@ -159,16 +143,36 @@ async fn send(
         }
     }
     drop(progress);
-    let result = json!({
-        "apiVersion": meridian_api::meta::API_VERSION, "kind": "SubmitResult", "items": shown
-    });
-    match args.output {
-        Format::Json | Format::Yaml => {
-            context.print_value(args.output, &result).transpose()?;
-        }
-        Format::Table | Format::Wide | Format::Name => {}
+    if matches!(args.output, Format::Json | Format::Yaml) {
+        context
+            .print_value(args.output, &result(&stored))
+            .transpose()?;
     }
-    Ok(stored)
+    let waited = |accepted: SubmitResponse| Waited {
+        resource: targets::jobs(),
+        namespace: accepted.namespace,
+        name: accepted.name,
+    };
+    Ok(stored.into_iter().map(waited).collect())
+}
+
+fn name_of(job: &Value) -> &str {
+    job["metadata"]["name"].as_str().unwrap_or("(generated)")
+}
+
+/// What was stored, for a program.
+fn result(stored: &[SubmitResponse]) -> Value {
+    let item = |accepted: &SubmitResponse| {
+        json!({
+            "namespace": accepted.namespace, "name": accepted.name, "uid": accepted.uid,
+            "revision": accepted.revision, "replayed": accepted.replayed,
+        })
+    };
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "SubmitResult",
+        "items": stored.iter().map(item).collect::<Vec<_>>(),
+    })
 }
 
 /// Progress is told each tenth of the way.
@@ -176,21 +180,21 @@ fn is_milestone(done: usize, total: usize) -> bool {
     done == total || done.is_multiple_of(total.div_ceil(10))
 }
 
-fn say(
-    context: &mut Context,
-    args: &SubmitArgs,
-    name: &str,
-    replayed: bool,
-) -> Result<(), Failure> {
-    let known = if replayed { " (known already)" } else { "" };
+fn say(context: &mut Context, args: &SubmitArgs, accepted: &SubmitResponse) -> Result<(), Failure> {
+    let label = label(&accepted.name);
+    let known = if accepted.replayed {
+        " (known already)"
+    } else {
+        ""
+    };
     match args.output {
         Format::Json | Format::Yaml => Ok(()),
-        Format::Name => context.out.line(&label(name)),
+        Format::Name => context.out.line(&label),
         Format::Table | Format::Wide => {
             let suffix = args.dry_run.suffix();
             context
                 .out
-                .line(&format!("{} submitted{known}{suffix}", label(name)))
+                .line(&format!("{label} submitted{known}{suffix}"))
         }
     }
 }

@@ -161,16 +161,18 @@ pub(crate) async fn until(
         }
     };
     let mut last = None;
+    // In this order, so that Ctrl-C is listened for before anything is said.
     let exit = tokio::select! {
-        exit = follow(context, waited, goal, &mut last) => exit?,
-        () = expired => {
-            let now = context.clock.boot();
-            return Err(too_late(waited, last.as_ref(), now, begun));
-        }
+        biased;
         _ = tokio::signal::ctrl_c() => {
             detach(waited);
             return Ok(Exit::Interrupted);
         }
+        () = expired => {
+            let now = context.clock.boot();
+            return Err(too_late(waited, last.as_ref(), now, begun));
+        }
+        exit = follow(context, waited, goal, &mut last) => exit?,
     };
     let standing = last.map_or_else(|| "deleted".to_owned(), |object| standing(&object));
     context
@@ -444,7 +446,10 @@ mod tests {
     #[test]
     fn conditions_and_deletion() {
         let goal: Goal = "condition=Placed".parse().expect("a goal");
-        let object = |status: &str| json!({"status": {"conditions": [{"type": "Placed", "status": status}]}});
+        let object = |status: &str| {
+            let condition = json!({"type": "Placed", "status": status});
+            json!({"status": {"conditions": [condition]}})
+        };
         assert_eq!(judge(&goal, Some(&object("True"))), Some(Exit::Done));
         assert_eq!(judge(&goal, Some(&object("False"))), None);
         assert_eq!(judge(&goal, Some(&json!({}))), None);

@@ -129,11 +129,9 @@ mod tests {
         h100-80gb   eu-west   euw-a     train   512     34     8     24
         h100-80gb   eu-west   euw-b     train   ~512    ~0.5   ~8    ~24
         "#);
-        insta::assert_snapshot!(grid(&capacity(), true).to_text(Headers::Shown), @r#"
-        FLAVOR      REGION    CLUSTER   POOL    TOTAL   FREE   OUT   BIG-BLOCK   BIG-HOST   CONTACT       SEEN
-        h100-80gb   eu-west   euw-a     train   512     34     8     24          8          Ready         1s
-        h100-80gb   eu-west   euw-b     train   ~512    ~0.5   ~8    ~24         ~8         Unreachable   95s
-        "#);
+        let wide = grid(&capacity(), true);
+        assert_eq!(wide.titles[8..], ["BIG-HOST", "CONTACT", "SEEN"]);
+        assert_eq!(wide.rows[1][8..], ["~8", "Unreachable", "95s"]);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) fn grid(queue: &QueueResponse, now: UnixMillis, wide: bool) -> Grid {
     grid
 }
 
-/// `nlp/llm-70b`, and the number of the gang when it is not the job's first.
+/// `nlp/llm`, and the number of the gang when it is not the job's first.
 fn name(entry: &QueueEntry) -> String {
     match entry.index {
         0 => format!("{}/{}", entry.namespace, entry.name),
@@ -145,8 +145,8 @@ mod tests {
         };
         QueueResponse {
             entries: vec![
-                entry(1, "llm-70b", 0, "nlp", 256_000, Some(short)),
-                entry(2, "sweep", 3, "vision", 500, Some(behind)),
+                entry(1, "llm", 0, "nlp", 256_000, Some(short)),
+                entry(2, "sweep", 3, "cv", 500, Some(behind)),
                 entry(3, "new", 0, "nlp", 8_000, None),
             ],
             total: 40,
@@ -157,25 +157,27 @@ mod tests {
     #[test]
     fn the_queue_narrow_and_wide() {
         let now = UnixMillis(301_000);
-        insta::assert_snapshot!(grid(&queue(), now, false).to_text(Headers::Shown), @r#"
-        POS   NAME              TENANT   CLASS         GPUS   NEED   FREE   BLOCKER                AGE
-        1     nlp/llm-70b       nlp      batch-short   256    256    34     WaitingForCapacity     5m
-        2     vision/sweep[3]   vision   batch-short   0.5    -      -      BehindHigherPriority   5m
-        3     nlp/new           nlp      batch-short   8      -      -      -                      5m
+        let narrow = grid(&queue(), now, false);
+        insta::assert_snapshot!(narrow.to_text(Headers::Shown), @r#"
+        POS   NAME          TENANT   CLASS         GPUS   NEED   FREE   BLOCKER                AGE
+        1     nlp/llm       nlp      batch-short   256    256    34     WaitingForCapacity     5m
+        2     cv/sweep[3]   cv       batch-short   0.5    -      -      BehindHigherPriority   5m
+        3     nlp/new       nlp      batch-short   8      -      -      -                      5m
         "#);
-        insta::assert_snapshot!(grid(&queue(), now, true).to_text(Headers::Shown), @r#"
-        POS   NAME              TENANT   CLASS         GPUS   NEED   FREE   BLOCKER                CLUSTER   FLAVOR      DETAIL           AGE
-        1     nlp/llm-70b       nlp      batch-short   256    256    34     WaitingForCapacity     euw-a     h100-80gb   34 of 256 free   5m
-        2     vision/sweep[3]   vision   batch-short   0.5    -      -      BehindHigherPriority   -         -           -                5m
-        3     nlp/new           nlp      batch-short   8      -      -      -                      -         -           -                5m
-        "#);
+        let wide = grid(&queue(), now, true);
+        assert_eq!(wide.titles[8..], ["CLUSTER", "FLAVOR", "DETAIL", "AGE"]);
+        assert_eq!(
+            wide.rows[0][8..],
+            ["euw-a", "h100-80gb", "34 of 256 free", "5m"]
+        );
+        assert_eq!(wide.rows[2][8..], ["-", "-", "-", "5m"]);
     }
 
     #[test]
     fn the_footer_counts_by_tenant_and_says_how_old_it_is() {
         assert_eq!(
             footer(&queue()),
-            "40 gangs wait; 3 shown for 264.5 GPUs: nlp 264, vision 0.5; decided 9s ago"
+            "40 gangs wait; 3 shown for 264.5 GPUs: cv 0.5, nlp 264; decided 9s ago"
         );
         assert_eq!(footer(&QueueResponse::default()), "0 gangs wait");
         assert_eq!(value(&queue())["entries"][1]["gpus"], json!("0.5"));
