@@ -21,6 +21,8 @@ pub(crate) struct Digests {
     sequence: u64,
     pools: BTreeMap<String, v1::Pool>,
     gangs: BTreeMap<GangId, v1::GangObservation>,
+    /// Ends that were told in a report since the last digest.
+    told: BTreeSet<GangId>,
     touched_pools: BTreeSet<String>,
     touched_gangs: BTreeSet<GangId>,
 }
@@ -36,6 +38,12 @@ impl Digests {
         self.touched_gangs.extend(gangs);
     }
 
+    /// A report told how this gang ended: a digest must say when it is let go, even if none
+    /// came in between to list it.
+    pub(crate) fn end_was_told(&mut self, gang: GangId) {
+        self.told.insert(gang);
+    }
+
     /// True when something may have changed since the last digest.
     #[must_use]
     pub(crate) fn stale(&self) -> bool {
@@ -44,6 +52,7 @@ impl Digests {
 
     /// Everything, in place of everything.
     pub(crate) fn full(&mut self, view: &View, gangs: &BTreeMap<GangId, Gang>) -> v1::Digest {
+        self.told.clear();
         self.touched_pools.clear();
         self.touched_gangs.clear();
         let pools = view
@@ -87,10 +96,16 @@ impl Digests {
                     self.gangs.insert(id, gang.clone());
                     digest.gangs.push(gang);
                 }
-                None if self.gangs.remove(&id).is_some() => digest.removed_gangs.push(id.into()),
-                Some(_) | None => {}
+                Some(_) => {}
+                None => {
+                    let told = self.told.remove(&id);
+                    if self.gangs.remove(&id).is_some() || told {
+                        digest.removed_gangs.push(id.into());
+                    }
+                }
             }
         }
+        self.told.clear();
         if digest == v1::Digest::default() {
             return None;
         }

@@ -6,6 +6,7 @@
 
 pub mod backend;
 mod calls;
+pub mod config;
 mod digest;
 mod executor;
 mod fences;
@@ -13,6 +14,7 @@ mod gangs;
 mod intake;
 mod metrics;
 mod orders;
+pub mod probes;
 mod report;
 pub mod simulated;
 mod state;

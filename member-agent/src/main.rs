@@ -1,2 +1,271 @@
-//! Entry point.
-fn main() {}
+//! The agent's process: configuration, state folder, simulated cluster, signals.
+//!
+//! Owns the order of start and stop. Everything else is the library's.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::{Parser, ValueEnum};
+use fs4::fs_std::FileExt as _;
+use meridian_agent::config::{self, AgentConfig};
+use meridian_agent::simulated::{Keeper, Profile};
+use meridian_agent::{
+    Agent, AgentHandle, AgentMetrics, AgentOptions, Inventory, SimulatedCluster, probes,
+};
+use meridian_runtime::disk::FolderDisk;
+use meridian_runtime::network::Tcp;
+use meridian_runtime::telemetry::{self, LogFormat, TelemetryOptions};
+use meridian_runtime::{Clock, Network as _, Random, Tasks};
+use prometheus_client::registry::Registry;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The agent of one member cluster: it dials the hub, reports, places gangs, obeys.
+#[derive(Debug, Parser)]
+#[command(name = "meridian-agent", version, max_term_width = 100)]
+struct Arguments {
+    /// Configuration file (YAML); see --print-schema
+    #[arg(long, env = "MERIDIAN_AGENT_CONFIG")]
+    config: Option<PathBuf>,
+    /// Name of the member cluster that it speaks for
+    #[arg(long, env = "MERIDIAN_AGENT_CLUSTER")]
+    cluster: Option<String>,
+    /// Agents' addresses of hub replicas, host:port
+    #[arg(long = "hub", env = "MERIDIAN_AGENT_HUB", value_delimiter = ',')]
+    hubs: Vec<String>,
+    /// Folder of what must survive a crash
+    #[arg(long, env = "MERIDIAN_AGENT_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// Pools and nodes of the simulated cluster (YAML)
+    #[arg(long, env = "MERIDIAN_AGENT_INVENTORY")]
+    inventory: Option<PathBuf>,
+    /// Delays and faults of the simulated cluster (YAML)
+    #[arg(long, env = "MERIDIAN_AGENT_SIMULATED_PROFILE")]
+    simulated_profile: Option<PathBuf>,
+    /// Seed of its delays and faults
+    #[arg(long, env = "MERIDIAN_AGENT_SIMULATED_SEED")]
+    simulated_seed: Option<u64>,
+    /// File that keeps the simulated cluster when this process dies
+    #[arg(long, env = "MERIDIAN_AGENT_SIMULATED_STATE")]
+    simulated_state: Option<PathBuf>,
+    /// File that gets what really ran in it, as JSON lines
+    #[arg(long, env = "MERIDIAN_AGENT_SIMULATED_HISTORY")]
+    simulated_history: Option<PathBuf>,
+    /// Where /healthz, /readyz and /metrics are served; loopback only
+    #[arg(long, env = "MERIDIAN_AGENT_METRICS_LISTEN")]
+    metrics_listen: Option<String>,
+    /// How log lines look
+    #[arg(long, env = "MERIDIAN_AGENT_LOG", value_enum)]
+    log: Option<Lines>,
+    /// Filter of log lines: info,meridian_agent=debug
+    #[arg(long, env = "MERIDIAN_AGENT_LOG_FILTER")]
+    log_filter: Option<String>,
+    /// Export traces over OTLP/gRPC: http://host:4317
+    #[arg(long, env = "MERIDIAN_AGENT_OTLP")]
+    otlp: Option<String>,
+    /// Print the schema of the configuration file and exit
+    #[arg(long)]
+    print_schema: bool,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Lines {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Arguments {
+    /// File, then environment, then flags: the later wins.
+    fn config(&self) -> anyhow::Result<AgentConfig> {
+        let mut config: AgentConfig = match &self.config {
+            Some(path) => config::read_yaml(path)?,
+            None => AgentConfig::default(),
+        };
+        let set = |target: &mut String, value: &Option<String>| {
+            if let Some(value) = value {
+                target.clone_from(value);
+            }
+        };
+        set(&mut config.cluster, &self.cluster);
+        set(&mut config.metrics_listen, &self.metrics_listen);
+        set(&mut config.telemetry.filter, &self.log_filter);
+        if !self.hubs.is_empty() {
+            config.hubs.clone_from(&self.hubs);
+        }
+        if let Some(folder) = &self.state_dir {
+            config.state_dir.clone_from(folder);
+        }
+        if let Some(lines) = self.log {
+            config.telemetry.json = lines == Lines::Json;
+        }
+        config.telemetry.otlp_endpoint = self.otlp.clone().or(config.telemetry.otlp_endpoint);
+        let simulated = &mut config.simulated;
+        let or = |ours: &Option<PathBuf>, theirs: Option<PathBuf>| ours.clone().or(theirs);
+        simulated.inventory = or(&self.inventory, simulated.inventory.take());
+        simulated.profile = or(&self.simulated_profile, simulated.profile.take());
+        simulated.state = or(&self.simulated_state, simulated.state.take());
+        simulated.history = or(&self.simulated_history, simulated.history.take());
+        simulated.seed = self.simulated_seed.unwrap_or(simulated.seed);
+        config.check()?;
+        Ok(config)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.print_schema {
+        println!("{:#}", schemars::schema_for!(AgentConfig).as_value());
+        return ExitCode::SUCCESS;
+    }
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("meridian-agent: cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(&arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("meridian-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let config = arguments.config()?;
+    let _telemetry = telemetry::init(&TelemetryOptions {
+        service: "meridian-agent",
+        format: if config.telemetry.json {
+            LogFormat::Json
+        } else {
+            LogFormat::Text
+        },
+        filter: config.telemetry.filter.clone(),
+        otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
+    })?;
+    let (clock, tasks) = (Clock::real(), Tasks::new());
+    let folder = &config.state_dir;
+    let disk = FolderDisk::open(folder)
+        .with_context(|| format!("state folder {} cannot be used", folder.display()))?;
+    let _lock = lock(folder)?;
+    let mut registry = Registry::default();
+    let metrics = AgentMetrics::register(&mut registry);
+    let listener = Tcp.listen(&config.metrics_listen).await;
+    let listener =
+        listener.with_context(|| format!("cannot listen at {}", config.metrics_listen))?;
+    let address = listener.address().to_owned();
+    let agent = Agent::start(AgentOptions {
+        cluster: config.cluster.clone(),
+        hubs: config.hubs.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        network: Arc::new(Tcp),
+        clock: clock.clone(),
+        random: Random::from_machine(),
+        disk: Arc::new(disk),
+        backend: Arc::new(cluster(&config, clock).await?),
+        tasks: tasks.clone(),
+        metrics,
+    })
+    .await?;
+    let probes = probes::serve(listener, registry, agent.contact(), tasks.cancelled());
+    tasks.spawn("probes", probes);
+    tracing::info!(
+        cluster = config.cluster,
+        hubs = config.hubs.join(","),
+        metrics = address,
+        "meridian-agent is ready"
+    );
+    until_stopped(&tasks, agent).await
+}
+
+/// One agent at a time may use a state folder: two would fence each other for ever.
+fn lock(folder: &Path) -> anyhow::Result<std::fs::File> {
+    let path = folder.join("lock");
+    let file =
+        std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let free = file
+        .try_lock_exclusive()
+        .with_context(|| format!("locking {}", path.display()))?;
+    anyhow::ensure!(
+        free,
+        "state folder {} is used by another agent",
+        folder.display()
+    );
+    Ok(file)
+}
+
+/// The simulated cluster, as it was kept or as the inventory describes it.
+async fn cluster(
+    config: &AgentConfig,
+    clock: Clock,
+) -> anyhow::Result<meridian_agent::simulated::SimulatedBackend> {
+    let simulated = &config.simulated;
+    let profile: Profile = match &simulated.profile {
+        Some(path) => config::read_yaml(path)?,
+        None => Profile::default(),
+    };
+    let fresh = || -> anyhow::Result<SimulatedCluster> {
+        let path = simulated.inventory.as_deref().context("no inventory")?;
+        let inventory = Inventory::from_yaml(&config::read(path)?)
+            .with_context(|| format!("inventory {}", path.display()))?;
+        let now = clock.wall();
+        Ok(SimulatedCluster::new(
+            &inventory,
+            profile.clone(),
+            simulated.seed,
+            now,
+        )?)
+    };
+    let Some(path) = &simulated.state else {
+        tracing::warn!("the simulated cluster dies with this process, see --simulated-state");
+        return Ok(fresh()?.backend(clock));
+    };
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let disk = FolderDisk::open(folder.unwrap_or(Path::new(".")))?;
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .context("state has no name")?;
+    let keeper = Keeper::open(Arc::new(disk), name, simulated.history.as_deref())?;
+    let cluster = match keeper.load().await? {
+        Some(kept) => kept,
+        None => fresh()?,
+    };
+    Ok(cluster.backend(clock).kept_by(Arc::new(keeper)))
+}
+
+/// The first signal ends the session and the agent; what runs in the cluster goes on. The second
+/// ends the process where it stands. A task that died is an error.
+async fn until_stopped(tasks: &Tasks, agent: AgentHandle) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let died = tasks.cancelled();
+    tokio::select! {
+        () = asked(&mut terminate, &mut interrupt) => tracing::info!("stopping"),
+        () = died.cancelled() => {}
+    }
+    tasks.cancel();
+    tokio::select! {
+        () = agent.shutdown() => {}
+        () = asked(&mut terminate, &mut interrupt) => anyhow::bail!("stopped at once"),
+    }
+    tokio::select! {
+        ended = tasks.finished() => Ok(ended?),
+        () = asked(&mut terminate, &mut interrupt) => anyhow::bail!("stopped at once"),
+    }
+}
+
+async fn asked(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

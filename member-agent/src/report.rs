@@ -266,6 +266,7 @@ impl Executor {
             };
             if gang.record.ended.is_some() {
                 self.reports.shown.insert(gang.record.key(), beats);
+                self.digests.end_was_told(id);
             }
             gangs.push(observation(&self.view, gang));
         }

@@ -102,6 +102,15 @@ impl SimulatedCluster {
         self.turn(now, |inside| inside.state.truth.clone())
     }
 
+    /// What really ran after number `sequence`, up to `now`.
+    #[must_use]
+    pub fn history_after(&self, now: UnixMillis, sequence: u64) -> Vec<TruthEvent> {
+        let known = usize::try_from(sequence).unwrap_or(usize::MAX);
+        self.turn(now, |inside| {
+            inside.state.truth.get(known..).unwrap_or_default().to_vec()
+        })
+    }
+
     /// Kills a machine with everything on it.
     pub fn fail_node(&self, now: UnixMillis, node: &str) {
         self.turn(now, |inside| inside.state.fail_node(node));

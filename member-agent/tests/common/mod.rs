@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use meridian_agent::simulated::{NodeResources, Profile, SimulatedCluster};
 use meridian_agent::{Agent, AgentHandle, AgentMetrics, AgentOptions, Inventory};
 use meridian_api::ids::{GangId, Uid};
@@ -90,7 +91,8 @@ async fn serve(pipes: &Pipes, tasks: &Tasks, address: &str) -> Door {
     let server = network::grpc_server()
         .add_service(AgentServiceServer::new(FakeService(sender)))
         .serve_with_incoming(listener.into_stream());
-    tasks.spawn(format!("fake-hub {address}"), server);
+    // Boxed: its type is so deep that the compiler gives up on it inside another.
+    tasks.spawn(format!("fake-hub {address}"), server.boxed());
     Door(attached)
 }
 
@@ -190,9 +192,22 @@ impl World {
         self.dials(&mut door, Beats::Answered).await
     }
 
+    /// The next agent that dials within `span`, welcomed.
+    pub async fn attached_within(&mut self, span: Millis) -> Option<Line> {
+        let mut door = self.attached.take().expect("one caller at a time");
+        let next = self.clock.timeout(span, door.0.recv()).await;
+        self.attached = Some(door);
+        let line = self.line(next.ok()?.expect("the hub lives"), Beats::Answered);
+        line.welcome().await;
+        Some(line)
+    }
+
     async fn dials(&mut self, door: &mut Door, beats: Beats) -> Line {
         let next = self.clock.timeout(DEADLINE, door.0.recv()).await;
-        let (hello, inbound, to_agent) = next.expect("an agent dials").expect("the hub lives");
+        self.line(next.expect("an agent dials").expect("the hub lives"), beats)
+    }
+
+    fn line(&mut self, (hello, inbound, to_agent): Attached, beats: Beats) -> Line {
         let (sender, from_agent) = mpsc::channel(1024);
         let acks = (beats == Beats::Answered).then(|| to_agent.clone());
         let fence = v1::Fence {
@@ -257,11 +272,13 @@ async fn listen(
 
 impl Line {
     pub async fn say(&self, body: hub_message::Body) {
+        assert!(self.try_say(body).await, "the agent listens");
+    }
+
+    /// False when the agent has gone.
+    pub async fn try_say(&self, body: hub_message::Body) -> bool {
         let message = v1::HubMessage { body: Some(body) };
-        self.to_agent
-            .send(Ok(message))
-            .await
-            .expect("the agent listens");
+        self.to_agent.send(Ok(message)).await.is_ok()
     }
 
     pub fn welcome_message(&self) -> v1::Welcome {
@@ -337,17 +354,7 @@ impl Line {
             let Some(heard) = heard else {
                 panic!("the agent hung up, never {what}")
             };
-            match heard {
-                agent_message::Body::Digest(digest) => self.take_digest(digest),
-                agent_message::Body::Report(report) => {
-                    report.gangs.iter().for_each(|gang| self.take_gang(gang));
-                }
-                agent_message::Body::Refusal(refusal) => self.refusals.push(refusal),
-                agent_message::Body::Hello(_)
-                | agent_message::Body::Heartbeat(_)
-                | agent_message::Body::Demand(_)
-                | agent_message::Body::Usage(_) => {}
-            }
+            self.take(heard);
         }
     }
 
@@ -364,26 +371,33 @@ impl Line {
             .is_some_and(|seen| seen.epoch == epoch && seen.step() == step)
     }
 
-    /// Takes in what the agent says for `span`.
-    pub async fn listen_for(&mut self, span: Millis) {
+    /// Takes in what the agent says for `span`; false when it has gone.
+    pub async fn listen_for(&mut self, span: Millis) -> bool {
         let end = self.clock.boot().after(span);
         let clock = self.clock.clone();
         while clock.boot() < end {
             let left = end.since(clock.boot());
-            let Ok(Some(heard)) = clock.timeout(left, self.from_agent.recv()).await else {
-                break;
+            let heard = match clock.timeout(left, self.from_agent.recv()).await {
+                Ok(Some(heard)) => heard,
+                Ok(None) => return false,
+                Err(_) => break,
             };
-            match heard {
-                agent_message::Body::Digest(digest) => self.take_digest(digest),
-                agent_message::Body::Report(report) => {
-                    report.gangs.iter().for_each(|gang| self.take_gang(gang));
-                }
-                agent_message::Body::Refusal(refusal) => self.refusals.push(refusal),
-                agent_message::Body::Hello(_)
-                | agent_message::Body::Heartbeat(_)
-                | agent_message::Body::Demand(_)
-                | agent_message::Body::Usage(_) => {}
+            self.take(heard);
+        }
+        true
+    }
+
+    fn take(&mut self, heard: agent_message::Body) {
+        match heard {
+            agent_message::Body::Digest(digest) => self.take_digest(digest),
+            agent_message::Body::Report(report) => {
+                report.gangs.iter().for_each(|gang| self.take_gang(gang));
             }
+            agent_message::Body::Refusal(refusal) => self.refusals.push(refusal),
+            agent_message::Body::Hello(_)
+            | agent_message::Body::Heartbeat(_)
+            | agent_message::Body::Demand(_)
+            | agent_message::Body::Usage(_) => {}
         }
     }
 
