@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::continuation::Continuation;
 use crate::kind::Kind;
+use crate::metadata;
 use crate::object::{self, Halves};
 use crate::resources::Resources;
 use crate::selectors::{FieldSelector, LabelSelector, Selectors};
@@ -103,6 +104,11 @@ impl Resources {
 
     /// Objects of a kind.
     pub async fn list(&self, kind: &Kind, options: &ListOptions) -> Result<List, ApiStatus> {
+        // A namespace is part of a key's prefix: nothing else may get in there.
+        let namespace = options.namespace.as_deref();
+        if namespace.is_some_and(|namespace| !metadata::is_label(namespace)) {
+            return Err(ApiStatus::bad_request("this is no name of a namespace"));
+        }
         let selectors = Selectors {
             labels: options.labels.clone(),
             fields: options.fields.clone(),
@@ -162,7 +168,7 @@ pub(crate) fn range_of(kind: &Kind, namespace: Option<&str>, selectors: &Selecto
     let one = selectors
         .fields
         .name()
-        .filter(|name| crate::metadata::is_subdomain(name));
+        .filter(|name| metadata::is_subdomain(name));
     let placed = namespace.is_some() || kind.scope == crate::kind::Scope::Cluster;
     match one {
         Some(name) if placed => object::key_range(&kind.key(namespace, name)),

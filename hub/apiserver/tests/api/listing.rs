@@ -190,3 +190,32 @@ async fn namespaces_are_where_there_is_something_and_events_are_none() {
     let before = server.store.revision().await.unwrap();
     assert!(before > Revision(0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_but_a_namespace_gets_into_a_list_s_range() {
+    let server = Server::new();
+    server.make("a", 1).await;
+    for crooked in ["team/a", "team/a/spec", "", "-", ".."] {
+        let options = meridian_apiserver::ListOptions {
+            namespace: Some(crooked.to_owned()),
+            ..Default::default()
+        };
+        let refused = server.resources.list(server.widget(), &options).await;
+        assert_eq!(
+            refused.map_err(|status| status.code()),
+            Err(400),
+            "{crooked}"
+        );
+        for name in [crooked, "a"] {
+            let found = server
+                .resources
+                .get(server.widget(), Some(crooked), name)
+                .await;
+            assert_eq!(
+                found.map_err(|status| status.code()),
+                Err(404),
+                "{crooked}/{name}"
+            );
+        }
+    }
+}
