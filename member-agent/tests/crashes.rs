@@ -362,7 +362,7 @@ fn judge(history: &[TruthEvent], ended: &BTreeMap<GangKey, UnixMillis>) {
     }
 }
 
-async fn trial(events: &[Event]) {
+async fn trial(events: &[Event]) -> Vec<TruthEvent> {
     let mut trial = Trial::new().await;
     for event in events {
         trial.happens(event).await;
@@ -372,16 +372,15 @@ async fn trial(events: &[Event]) {
         );
     }
     trial.heal().await;
-    judge(
-        &trial.world.cluster.history(trial.world.now()),
-        &trial.mind.ended,
-    );
+    let history = trial.world.cluster.history(trial.world.now());
+    judge(&history, &trial.mind.ended);
+    history
 }
 
-fn simulate(events: &[Event]) {
+fn simulate(events: &[Event]) -> Vec<TruthEvent> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build();
-    runtime.expect("a runtime").block_on(trial(events));
+    runtime.expect("a runtime").block_on(trial(events))
 }
 
 proptest! {
@@ -391,4 +390,43 @@ proptest! {
     fn safe_whatever_breaks(events in prop::collection::vec(event(), 1..40)) {
         simulate(&events);
     }
+}
+
+#[test]
+fn the_same_trouble_twice_is_the_same_history() {
+    let events = [
+        Event::Faults {
+            refusals: 200,
+            start_failures: 100,
+            lost_answers: 300,
+        },
+        Event::Run {
+            gang: 0,
+            pods: 2,
+            does: 1,
+        },
+        Event::Run {
+            gang: 1,
+            pods: 2,
+            does: 2,
+        },
+        Event::Wait { millis: 9_000 },
+        Event::CrashAgent { down: 4_000 },
+        Event::Run {
+            gang: 1,
+            pods: 3,
+            does: 0,
+        },
+        Event::FailNode { node: 1 },
+        Event::HangUp,
+        Event::Run {
+            gang: 2,
+            pods: 1,
+            does: 3,
+        },
+        Event::Wait { millis: 60_000 },
+    ];
+    let first = simulate(&events);
+    assert!(first.len() > 4, "nothing much ran: {first:#?}");
+    assert_eq!(first, simulate(&events));
 }

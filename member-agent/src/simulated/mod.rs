@@ -12,6 +12,7 @@ mod keep;
 mod profile;
 mod state;
 mod timeline;
+mod trouble;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
