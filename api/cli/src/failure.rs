@@ -54,6 +54,8 @@ pub(crate) enum Failure {
     /// Something ended otherwise than was asked for.
     #[error("{message}")]
     Ended {
+        /// Its stable code, when it has one.
+        code: Option<ErrorCode>,
         /// What happened.
         message: String,
         /// What to do.
@@ -109,9 +111,13 @@ impl Failure {
             Self::Unreadable { path, source } => {
                 Said::plain(format!("cannot read {path}: {source}"), "")
             }
-            Self::Usage { message, fix } | Self::Ended { message, fix, .. } => {
-                Said::plain(message.clone(), fix)
-            }
+            Self::Usage { message, fix } => Said::plain(message.clone(), fix),
+            Self::Ended {
+                code, message, fix, ..
+            } => Said {
+                code: code.map_or_else(String::new, |code| code.to_string()),
+                ..Said::plain(message.clone(), fix)
+            },
             Self::Output(error) => Said::plain(format!("cannot write the output: {error}"), ""),
         };
         Some(said.to_text())

@@ -322,14 +322,22 @@ pub(crate) fn from_detail(kind: FailureKind, detail: v1::ErrorDetail) -> Failure
             .causes
             .into_iter()
             .map(|cause| Cause {
+                message: without_path(&cause.field, &cause.message).to_owned(),
                 field: cause.field,
                 reason: cause.reason,
-                message: cause.message,
             })
             .collect(),
         help: detail.help,
         retry_after: retry,
     }
+}
+
+/// A message may begin with the path of its field, for those who read nothing else.
+fn without_path<'a>(path: &str, message: &'a str) -> &'a str {
+    let rest = message
+        .strip_prefix(path)
+        .and_then(|rest| rest.strip_prefix(": "));
+    rest.unwrap_or(message)
 }
 
 fn kind_of_grpc(code: tonic::Code) -> FailureKind {
@@ -417,7 +425,7 @@ mod tests {
             causes: vec![v1::FieldCause {
                 field: "spec.checkpoint".into(),
                 reason: "CheckpointRequired".into(),
-                message: "missing".into(),
+                message: "spec.checkpoint: missing".into(),
             }],
             help: "add it".into(),
             retry_after_ms: 1500,
@@ -432,6 +440,7 @@ mod tests {
         assert_eq!(failure.help, "add it");
         assert_eq!(failure.retry_after, Some(Millis(1500)));
         assert_eq!(failure.causes[0].reason, "CheckpointRequired");
+        assert_eq!(failure.causes[0].message, "missing");
 
         let bare = from_grpc("hub:1", &tonic::Status::not_found("no job"));
         assert!(bare.is(FailureKind::NotFound));

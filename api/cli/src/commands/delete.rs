@@ -152,6 +152,7 @@ fn confirm(context: &Context, doomed: &[Doomed]) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Ended {
+        code: None,
         message: "nothing was deleted".into(),
         fix: String::new(),
         exit: Exit::Error,

@@ -18,6 +18,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<Exit, Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let Some(program) = locate(own.as_deref(), &path) else {
         return Err(Failure::Ended {
+            code: None,
             message: format!("{PROGRAM} is neither beside this command nor in PATH"),
             fix: format!("in a checkout: `cargo build --bin {PROGRAM}`, or `make demo`"),
             exit: Exit::Error,

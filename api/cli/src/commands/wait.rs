@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use meridian_api::errors::ErrorCode;
 use meridian_api::kinds::federated_job::status::Phase;
-use meridian_api::quantity::Span;
 use meridian_api::units::BootMillis;
 use meridian_client::{Change, ListOptions, Resource, WatchTarget};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::context::{Context, note};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::targets;
-use crate::text::or_dash;
+use crate::text::{self, or_dash, scalar};
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,10 +280,19 @@ fn phase(object: &Value) -> Option<Phase> {
     }
 }
 
-/// How an object stands, on one line.
+/// How an object stands, on one line: a job by its phase, anything else by its conditions.
 fn standing(object: &Value) -> String {
     let status = &object["status"];
-    let text = |name: &str| status[name].as_str().unwrap_or_default();
+    if object["kind"] != targets::jobs().kind {
+        let conditions = status["conditions"].as_array().map(Vec::as_slice);
+        let words: Vec<String> = conditions
+            .unwrap_or_default()
+            .iter()
+            .map(|found| format!("{}={}", scalar(&found["type"]), scalar(&found["status"])))
+            .collect();
+        return or_dash(&words.join(", "));
+    }
+    let word = |name: &str| status[name].as_str().unwrap_or_default();
     let mut line = phase(object).map_or("unknown", Phase::as_str).to_owned();
     let counts = &status["counts"];
     let count = |name: &str| counts[name].as_u64().unwrap_or(0);
@@ -302,22 +311,22 @@ fn standing(object: &Value) -> String {
         let (running, done) = (count("running"), count("succeeded"));
         let _ = write!(line, ", gangs {running} running, {done} done of {gangs}");
     }
-    if !text("cluster").is_empty() {
-        let _ = write!(line, ", on {}", text("cluster"));
+    if !word("cluster").is_empty() {
+        let _ = write!(line, ", on {}", word("cluster"));
     }
     if let Some(position) = status["position"].as_u64() {
         let _ = write!(line, ", {position} in the queue");
     }
-    match text("reason") {
+    match word("reason") {
         "" => {}
         reason => {
             let _ = write!(line, ", {reason}");
         }
     }
-    match text("message") {
+    match word("message") {
         "" => {}
         message => {
-            let separator = if text("reason").is_empty() { "," } else { ":" };
+            let separator = if word("reason").is_empty() { "," } else { ":" };
             let _ = write!(line, "{separator} {message}");
         }
     }
@@ -326,6 +335,7 @@ fn standing(object: &Value) -> String {
 
 fn missing(waited: &Waited) -> Failure {
     Failure::Ended {
+        code: Some(ErrorCode::NotFound),
         message: format!("there is no {}", waited.label()),
         fix: "look with `meridian get`, and check -n".into(),
         exit: Exit::NotFound,
@@ -333,20 +343,20 @@ fn missing(waited: &Waited) -> Failure {
 }
 
 fn too_late(waited: &Waited, last: Option<&Value>, now: BootMillis, begun: BootMillis) -> Failure {
-    let standing = last.map(standing);
-    let fix = if waited.resource == targets::jobs() {
-        format!("see `meridian why {}`", waited.words())
+    let standing = last.map_or_else(|| "never seen".to_owned(), standing);
+    let verb = if waited.resource == targets::jobs() {
+        "why"
     } else {
-        format!("see `meridian describe {}`", waited.words())
+        "describe"
     };
     Failure::Ended {
+        code: Some(ErrorCode::TimedOut),
         message: format!(
-            "{} after {}: {}",
-            waited.label(),
-            Span(now.since(begun)),
-            or_dash(standing.as_deref().unwrap_or_default())
+            "waited {} for {}: {standing}",
+            text::span(now.since(begun)),
+            waited.label()
         ),
-        fix,
+        fix: format!("see `meridian {verb} {}`", waited.words()),
         exit: Exit::TimedOut,
     }
 }
@@ -460,7 +470,7 @@ mod tests {
 
     #[test]
     fn how_a_job_stands_fits_on_a_line() {
-        let object = json!({"status": {
+        let object = json!({"kind": "FederatedJob", "status": {
             "phase": "Pending", "reason": "WaitingForCapacity", "position": 3,
             "message": "256 needed, 34 free", "counts": {"waiting": 2, "running": 1}
         }});
@@ -469,5 +479,9 @@ mod tests {
             "Pending, gangs 1 running, 0 done of 3, 3 in the queue, WaitingForCapacity: \
              256 needed, 34 free"
         );
+        let cluster = json!({"kind": "MemberCluster", "status": {"conditions": [
+            {"type": "Connected", "status": "False"}, {"type": "Ready", "status": "True"}
+        ]}});
+        assert_eq!(standing(&cluster), "Connected=False, Ready=True");
     }
 }
