@@ -42,23 +42,34 @@ struct Running {
 fn start(mut command: Command) -> Running {
     let mut child = command.spawn().expect("starts");
     let mut lines = BufReader::new(child.stderr.take().expect("piped"));
+    match ready(&mut lines) {
+        Ok(probes) => Running {
+            child,
+            lines,
+            probes,
+        },
+        Err(seen) => {
+            let status = child.wait();
+            panic!("it ended before it was ready, {status:?}:\n{seen}");
+        }
+    }
+}
+
+/// The address of the probes from the line that says it is ready; else everything it said.
+fn ready(lines: &mut BufReader<ChildStderr>) -> Result<String, String> {
     let mut seen = String::new();
     loop {
         let mut line = String::new();
-        let read = lines.read_line(&mut line).expect("readable");
-        assert!(read > 0, "it ended before it was ready:\n{seen}");
+        if !matches!(lines.read_line(&mut line), Ok(1..)) {
+            return Err(seen);
+        }
         seen += &line;
-        let json: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+        let json: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
         if json["fields"]["message"] == "meridian-agent is ready" {
-            let probes = json["fields"]["metrics"]
+            return json["fields"]["metrics"]
                 .as_str()
-                .expect("an address")
-                .to_owned();
-            return Running {
-                child,
-                lines,
-                probes,
-            };
+                .map(str::to_owned)
+                .ok_or(seen);
         }
     }
 }

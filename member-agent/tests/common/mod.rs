@@ -421,7 +421,8 @@ const PLAIN: &str = r#"{"metadata":{},"spec":{}}"#;
 const SHORT: &str = r#"{"metadata":{"annotations":{"meridian.dev/simulated-runtime":"60s"}}}"#;
 const DEAF: &str =
     r#"{"metadata":{"annotations":{"meridian.dev/simulated-ignores-sigterm":"true"}}}"#;
-const FAILS: &str = r#"{"metadata":{"annotations":{"meridian.dev/simulated-runtime":"5s","meridian.dev/simulated-exit-code":"3"}}}"#;
+const FAILS: &str = r#"{"metadata":{"annotations":{
+    "meridian.dev/simulated-runtime":"5s","meridian.dev/simulated-exit-code":"3"}}}"#;
 
 /// What a gang's pods do.
 #[derive(Clone, Copy)]
