@@ -398,6 +398,22 @@ async fn power_loss_with_torn_writes_loses_nothing_acknowledged() {
     );
 }
 
+/// Writes until the disk is full; answers what the store said then.
+async fn fill(bench: &Bench, acknowledged: &mut BTreeMap<String, Revision>) -> StoreError {
+    loop {
+        let key = acknowledged.len().to_string();
+        match bench
+            .store
+            .txn(WHY, two_puts(&key, &"v".repeat(20_000)))
+            .await
+        {
+            Ok(done) => drop(acknowledged.insert(key, done.revision)),
+            Err(error) => return error,
+        }
+        assert!(acknowledged.len() < 1000, "the disk has an end");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_full_disk_stops_writes_but_not_reads() {
     let clock = crate::simulated_clock();
@@ -411,20 +427,7 @@ async fn a_full_disk_stops_writes_but_not_reads() {
         .expect("granted");
     disk.with(|platters| platters.room = Some(platters.live.len() as u64 + 1_000_000));
     let mut stream = bench.watch("a/", Revision(2)).await;
-    let mut n = 0;
-    let full = loop {
-        let key = n.to_string();
-        match bench
-            .store
-            .txn(WHY, two_puts(&key, &"v".repeat(20_000)))
-            .await
-        {
-            Ok(done) => drop(acknowledged.insert(key, done.revision)),
-            Err(error) => break error,
-        }
-        n += 1;
-        assert!(n < 1000, "the disk has an end");
-    };
+    let full = fill(&bench, &mut acknowledged).await;
     assert!(matches!(full, StoreError::Full(_)), "{full:?}");
     assert!(!acknowledged.is_empty());
     check(&bench, &acknowledged).await;
@@ -488,17 +491,7 @@ async fn a_full_file_system_stops_writes_but_not_reads() {
     let _unmount = Unmount(mount.path());
     let bench = crate::embedded(&mount, Clock::real(), EmbeddedOptions::default());
     let mut acknowledged = BTreeMap::new();
-    let full = loop {
-        let key = acknowledged.len().to_string();
-        match bench
-            .store
-            .txn(WHY, two_puts(&key, &"v".repeat(20_000)))
-            .await
-        {
-            Ok(done) => drop(acknowledged.insert(key, done.revision)),
-            Err(error) => break error,
-        }
-    };
+    let full = fill(&bench, &mut acknowledged).await;
     assert!(matches!(full, StoreError::Full(_)), "{full:?}");
     assert!(acknowledged.len() > 10);
     check(&bench, &acknowledged).await;
