@@ -6,6 +6,7 @@
 //! believed gone. Never decides between clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use futures::stream::{BoxStream, FuturesUnordered};
@@ -22,7 +23,7 @@ use crate::digest::Digests;
 use crate::gangs::{self, Action, Desired, End, Gang, Phase, Record, Sight};
 use crate::metrics::AgentMetrics;
 use crate::report::Reports;
-use crate::state::{AgentState, StateError};
+use crate::state::AgentState;
 use crate::uplink::ToExecutor;
 use crate::view::{Touched, View};
 
@@ -39,6 +40,9 @@ pub(crate) const RETRY: Millis = Millis::seconds(1);
 /// Requests to the cluster under way at once; more wait their turn. An API server's default share
 /// for one client is some tens of calls.
 const MAX_CALLS: usize = 64;
+
+/// The loop was asked to stop while it waited for its disk.
+pub(crate) struct Stopped;
 
 /// Everything the loop owns.
 pub(crate) struct Executor {
@@ -78,6 +82,7 @@ pub(crate) struct Executor {
     /// A session that waits for the first sight.
     pub(crate) hello: Option<oneshot::Sender<crate::uplink::HelloParts>>,
     pub(crate) session: Option<crate::report::Session>,
+    cancelled: CancellationToken,
 }
 
 impl Executor {
@@ -86,6 +91,7 @@ impl Executor {
         backend: Arc<dyn ClusterBackend>,
         metrics: AgentMetrics,
         state: AgentState,
+        cancelled: CancellationToken,
     ) -> Self {
         let restored = |record: &Record| Gang {
             record: record.clone(),
@@ -124,19 +130,21 @@ impl Executor {
             seen: false,
             hello: None,
             session: None,
+            cancelled,
         }
     }
 
-    /// Runs until cancelled. An error means that the disk cannot be trusted: nothing that was not
-    /// written was acted on, and what runs in the cluster is not touched.
+    /// Runs until cancelled.
     pub(crate) async fn run(
         mut self,
         mut inbox: mpsc::Receiver<ToExecutor>,
-        cancelled: CancellationToken,
-    ) -> Result<(), StateError> {
+    ) -> Result<(), Infallible> {
+        let cancelled = self.cancelled.clone();
         self.observe(Millis::ZERO);
         loop {
-            self.settle().await?;
+            if self.settle().await.is_err() {
+                return Ok(());
+            }
             let clock = self.clock.clone();
             let nap = clock.sleep(self.nap());
             let session = self.session.as_ref().filter(|_| self.has_words());
@@ -154,10 +162,12 @@ impl Executor {
                     self.answered(answer);
                 }
                 change = next_change(&mut self.changes) => self.changed(change),
-                message = inbox.recv() => match message {
-                    Some(message) => self.hear(message).await?,
-                    None => return Ok(()),
-                },
+                message = inbox.recv() => {
+                    let Some(message) = message else { return Ok(()) };
+                    if self.hear(message).await.is_err() {
+                        return Ok(());
+                    }
+                }
                 permit = permit => self.speak(permit.ok()),
                 () = nap => {}
             }
@@ -278,7 +288,7 @@ impl Executor {
     }
 
     /// Decides about every gang that may need it, until nothing follows.
-    async fn settle(&mut self) -> Result<(), StateError> {
+    async fn settle(&mut self) -> Result<(), Stopped> {
         self.take_due();
         for _ in 0..MAX_ROUNDS {
             if !self.seen || (self.dirty.is_empty() && !self.state.is_changed()) {
@@ -289,7 +299,7 @@ impl Executor {
                 self.decide(id, &mut actions);
             }
             // Before acting and before telling.
-            self.state.commit().await?;
+            self.commit().await?;
             actions.sort_by_key(|(id, _)| self.arrivals.get(id).copied().unwrap_or(0));
             for (id, action) in actions {
                 self.act(id, action);
@@ -300,6 +310,21 @@ impl Executor {
             && let Some(reply) = self.hello.take()
         {
             self.say_hello(reply);
+        }
+        Ok(())
+    }
+
+    /// Writes what changed. A disk that fails holds everything up: nothing is acted on or told
+    /// that is not written, beats go on, and the writing is tried again.
+    pub(crate) async fn commit(&mut self) -> Result<(), Stopped> {
+        while let Err(error) = self.state.commit().await {
+            tracing::error!(%error, "nothing is done until it can be written, trying again");
+            self.metrics.disk_failures.inc();
+            tokio::select! {
+                biased;
+                () = self.cancelled.cancelled() => return Err(Stopped),
+                () = self.clock.sleep(RETRY) => {}
+            }
         }
         Ok(())
     }

@@ -13,16 +13,15 @@ use meridian_proto::v1::{self, hub_message::Body};
 use tokio::sync::oneshot;
 
 use crate::backend::GangKey;
-use crate::executor::Executor;
+use crate::executor::{Executor, Stopped};
 use crate::fences::{self, RefusalReason, Refused};
 use crate::gangs::{Desired, Gang, Phase, Record};
 use crate::orders::{self, RunOrder, Wish};
 use crate::report::Session;
-use crate::state::StateError;
 use crate::uplink::ToExecutor;
 
 impl Executor {
-    pub(crate) async fn hear(&mut self, message: ToExecutor) -> Result<(), StateError> {
+    pub(crate) async fn hear(&mut self, message: ToExecutor) -> Result<(), Stopped> {
         match message {
             ToExecutor::Hello(reply) => self.hello = Some(reply),
             ToExecutor::Attached {
@@ -43,7 +42,7 @@ impl Executor {
         welcome: &v1::Welcome,
         session: Session,
         reply: oneshot::Sender<Result<(), Refused>>,
-    ) -> Result<(), StateError> {
+    ) -> Result<(), Stopped> {
         let checked = fences::check_fence(welcome.fence, self.state.fence());
         let verdict = checked.and_then(|fence| {
             let (issued, highest) = (Incarnation(welcome.incarnation), self.state.incarnation());
@@ -56,7 +55,7 @@ impl Executor {
         let answer = match verdict {
             Ok((fence, incarnation)) => {
                 self.state.raise_session(fence, incarnation);
-                self.state.commit().await?;
+                self.commit().await?;
                 self.attached(session);
                 Ok(())
             }
@@ -67,7 +66,7 @@ impl Executor {
         Ok(())
     }
 
-    async fn order(&mut self, body: Body) -> Result<(), StateError> {
+    async fn order(&mut self, body: Body) -> Result<(), Stopped> {
         match body {
             Body::Intent(intent) => return self.intent(intent).await,
             Body::HeartbeatAck(ack) => self.acknowledged(ack.sequence),
@@ -104,7 +103,7 @@ impl Executor {
     }
 
     /// An intent: everything it changes is one write, and nothing is done before that write.
-    async fn intent(&mut self, intent: v1::Intent) -> Result<(), StateError> {
+    async fn intent(&mut self, intent: v1::Intent) -> Result<(), Stopped> {
         let Some(session) = &mut self.session else {
             return Ok(());
         };
@@ -139,7 +138,7 @@ impl Executor {
         for placement in &intent.placements {
             self.placement(placement);
         }
-        self.state.commit().await
+        self.commit().await
     }
 
     fn placement(&mut self, placement: &v1::PlacementIntent) {

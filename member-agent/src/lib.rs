@@ -88,14 +88,17 @@ impl Agent {
             executor: to_executor,
             contact,
         };
-        let executor = Executor::new(options.clock, options.backend, options.metrics, state);
-        let (tasks, tracker, killed) = (
-            options.tasks.child(),
-            TaskTracker::new(),
-            CancellationToken::new(),
-        );
+        let tasks = options.tasks.child();
+        let (tracker, killed) = (TaskTracker::new(), CancellationToken::new());
         let cancelled = tasks.cancelled();
-        let work = executor.run(inbox, cancelled.clone());
+        let executor = Executor::new(
+            options.clock,
+            options.backend,
+            options.metrics,
+            state,
+            cancelled.clone(),
+        );
+        let work = executor.run(inbox);
         tasks.spawn(
             "agent-executor",
             tracker.track_future(unless(killed.clone(), work)),

@@ -28,6 +28,8 @@ pub struct AgentMetrics {
     pub attached: Gauge,
     /// Requests to the cluster that failed or were not answered.
     pub api_failures: Counter,
+    /// Writes to the state folder that failed.
+    pub disk_failures: Counter,
     refusals: Family<Reason, Counter>,
 }
 
@@ -40,6 +42,7 @@ impl AgentMetrics {
             sessions: Counter::default(),
             attached: Gauge::default(),
             api_failures: Counter::default(),
+            disk_failures: Counter::default(),
             refusals: Family::default(),
         };
         for reason in RefusalReason::ALL {
@@ -59,6 +62,8 @@ impl AgentMetrics {
         );
         let help = "Requests to the cluster that failed or were not answered";
         registry.register("cluster_api_failures", help, metrics.api_failures.clone());
+        let help = "Writes to the state folder that failed and were tried again";
+        registry.register("disk_failures", help, metrics.disk_failures.clone());
         let help = "Orders refused, by reason";
         registry.register("orders_refused", help, metrics.refusals.clone());
         metrics

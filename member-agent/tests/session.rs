@@ -5,13 +5,12 @@
 
 mod common;
 
-use common::{BEAT, Does, HOST, World, four_hosts, gang, run, stop};
+use common::{BEAT, Does, HOST, TestDisk, World, four_hosts, gang, run, stop};
 use meridian_agent::Contact;
 use meridian_agent::simulated::{Api, Profile, Truth};
 use meridian_api::ids::Epoch;
 use meridian_api::units::Millis;
 use meridian_proto::v1::{self, GangStep, hub_message};
-use meridian_runtime::disk::MemoryDisk;
 
 fn starts(world: &World) -> usize {
     let history = world.cluster.history(world.now());
@@ -409,7 +408,7 @@ async fn a_gang_that_nobody_ordered_is_listed_and_left_alone() {
     hub.until_step(gang(0), 7, GangStep::Running).await;
     agent.kill().await;
     // The state folder is lost: another agent, which knows nothing.
-    world.disk = MemoryDisk::default();
+    world.disk = TestDisk::default();
     let agent = world.agent().await;
     let mut hub = world.attached().await;
     assert!(hub.is_at(gang(0), 7, GangStep::Running));
@@ -616,5 +615,56 @@ async fn a_checkpoint_is_asked_for_and_shown() {
         line.gangs[&gang(0)].checkpoint_ms > 0
     })
     .await;
+    agent.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_or_told_that_is_not_written() {
+    let mut world = World::new(&four_hosts(), Profile::default()).await;
+    let agent = world.agent().await;
+    let mut hub = world.attached().await;
+    hub.order(vec![run(gang(0), 1, 1, Does::RunAMinute)]).await;
+    hub.until_step(gang(0), 1, GangStep::Running).await;
+    world.disk.set_full(true);
+    hub.order(vec![run(gang(1), 1, 1, Does::RunForever)]).await;
+    hub.listen_for(Millis::seconds(90)).await;
+    assert!(
+        hub.is_at(gang(0), 1, GangStep::Running),
+        "its end is not written, hence not told"
+    );
+    assert!(!hub.gangs.contains_key(&gang(1)));
+    assert_eq!(starts(&world), 1);
+    world.disk.set_full(false);
+    hub.until_step(gang(0), 1, GangStep::Succeeded).await;
+    hub.until_step(gang(1), 1, GangStep::Running).await;
+    agent.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_was_told_holds_after_a_crash() {
+    let profile = Profile {
+        refusals_per_mille: 1000,
+        ..Profile::default()
+    };
+    let mut world = World::new(&four_hosts(), profile).await;
+    let agent = world.agent().await;
+    let mut hub = world.attached().await;
+    hub.order(vec![run(gang(0), 1, 2, Does::RunForever)]).await;
+    hub.until_step(gang(0), 1, GangStep::Failed).await;
+    agent.kill().await;
+    world.cluster.set_profile(world.now(), Profile::default());
+    let agent = world.agent().await;
+    let mut hub = world.attached().await;
+    assert!(hub.is_at(gang(0), 1, GangStep::Failed));
+    // A hub that has not stored the end yet repeats the order: the gang may run elsewhere by now.
+    let repeated = vec![run(gang(0), 1, 2, Does::RunForever)];
+    let full = v1::Intent {
+        full: true,
+        ..hub.intent(repeated)
+    };
+    hub.say(hub_message::Body::Intent(full)).await;
+    hub.listen_for(Millis::seconds(120)).await;
+    assert!(hub.is_at(gang(0), 1, GangStep::Failed));
+    assert_eq!(starts(&world), 0);
     agent.shutdown().await;
 }

@@ -10,7 +10,11 @@
 )]
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
 
 use futures::FutureExt as _;
 use meridian_agent::simulated::{NodeResources, Profile, SimulatedCluster};
@@ -21,7 +25,7 @@ use meridian_proto::v1::agent_service_server::{AgentService, AgentServiceServer}
 use meridian_proto::v1::{self, agent_message, hub_message};
 use meridian_runtime::disk::MemoryDisk;
 use meridian_runtime::network::Pipes;
-use meridian_runtime::{Clock, Network, Random, Tasks, network};
+use meridian_runtime::{Clock, Disk, Network, Random, Tasks, network};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -82,6 +86,33 @@ impl AgentService for FakeService {
     }
 }
 
+/// A disk that can be full, and outlives the agent.
+#[derive(Clone, Default)]
+pub struct TestDisk {
+    records: MemoryDisk,
+    full: Arc<AtomicBool>,
+}
+
+impl TestDisk {
+    pub fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Disk for TestDisk {
+    async fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        self.records.read(name).await
+    }
+
+    async fn write(&self, name: &str, bytes: Vec<u8>) -> io::Result<()> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.records.write(name, bytes).await
+    }
+}
+
 /// Where agents that dial one fake hub come in.
 pub struct Door(mpsc::Receiver<Attached>);
 
@@ -108,7 +139,7 @@ pub struct World {
     pub clock: Clock,
     pub pipes: Pipes,
     pub cluster: SimulatedCluster,
-    pub disk: MemoryDisk,
+    pub disk: TestDisk,
     pub tasks: Tasks,
     attached: Option<Door>,
     lives: u64,
@@ -135,7 +166,7 @@ impl World {
         let cluster = SimulatedCluster::new(inventory, profile, 7, BEGIN).expect("an inventory");
         let tasks = Tasks::new();
         let attached = serve(&pipes, &tasks, HUB).await;
-        let disk = MemoryDisk::default();
+        let disk = TestDisk::default();
         Self {
             clock,
             pipes,
