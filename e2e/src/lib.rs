@@ -4,6 +4,8 @@
 //! by nothing.
 
 pub mod etcd;
+pub mod fleet;
+pub mod playground;
 pub mod ports;
 pub mod process;
 pub mod tools;

@@ -1,0 +1,115 @@
+//! A federation survives the crash of its hub and of an agent.
+
+use meridian_agent::simulated::NodeResources;
+use meridian_api::kinds::federated_job::FederatedJobSpec;
+use meridian_api::kinds::federated_job::status::Phase;
+use meridian_api::units::UnixMillis;
+use meridian_client::{DryRun, Submission};
+use meridian_runtime::network::Pipes;
+use meridian_store::MemoryStore;
+use serde_json::json;
+
+use super::*;
+
+fn options(clock: &Clock) -> FleetOptions {
+    let hosts = NodeResources {
+        gpus: 8,
+        cpu_milli: 96_000,
+        memory_mib: 393_216,
+    };
+    let cluster = FleetCluster {
+        name: "here-a".to_owned(),
+        inventory: Inventory::uniform("pool", "h100", &[("rack", 1)], 2, hosts),
+        profile: Profile::default(),
+    };
+    let region = FleetRegion {
+        name: "here".to_owned(),
+        time_zone: "Europe/Berlin".to_owned(),
+        clusters: vec![cluster],
+    };
+    let object = |kind: &str, name: &str, spec: Value| {
+        json!({
+            "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name}, "spec": spec,
+        })
+    };
+    FleetOptions {
+        seed: 1,
+        clock: clock.clone(),
+        network: Arc::new(Pipes::default()),
+        store: Arc::new(MemoryStore::new(clock.clone())),
+        hubs: vec![piped_hub(0)],
+        execution: Execution::Inline,
+        regions: vec![region],
+        objects: vec![
+            object(
+                "WorkloadClass",
+                "batch",
+                json!({"priority": 1, "mayUse": ["Nominal"]}),
+            ),
+            object("Tenant", "team", json!({})),
+        ],
+    }
+}
+
+async fn phase(client: &Client) -> Phase {
+    let job = client.get_as::<FederatedJobSpec>("team", "job").await;
+    job.expect("it is there").status.unwrap_or_default().phase
+}
+
+async fn until(clock: &Clock, client: &Client, wanted: Phase) {
+    let reached = async {
+        while phase(client).await != wanted {
+            clock.sleep(Millis::seconds(1)).await;
+        }
+    };
+    let reached = clock.timeout(Millis::seconds(600), reached).await;
+    reached.unwrap_or_else(|late| panic!("{late}: {wanted}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_outlives_the_crash_of_hub_and_agent() {
+    let clock = Clock::simulated(UnixMillis(1_700_000_000_000));
+    let mut fleet = Fleet::start(options(&clock)).await.expect("it starts");
+    let client = fleet.client(0).expect("a client");
+    let job = json!({
+        "apiVersion": "meridian.dev/v1alpha1", "kind": "FederatedJob",
+        "metadata": {"name": "job", "namespace": "team"},
+        "spec": {
+            "workloadClass": "batch",
+            "roles": [{
+                "name": "worker", "replicas": 2, "gpus": 8,
+                "resources": {"cpu": "8", "memory": "64Gi"},
+                "template": {"metadata": {"annotations": {
+                    "meridian.dev/simulated-runtime": "300s",
+                }}},
+            }],
+        },
+    });
+    let submission = Submission {
+        job,
+        idempotency_key: "job".to_owned(),
+        dry_run: DryRun::No,
+    };
+    client.submit(submission).await.expect("it is stored");
+    until(&clock, &client, Phase::Running).await;
+
+    fleet.crash_hub(0).await.expect("it ran");
+    fleet.crash_agent("here-a").await.expect("it ran");
+    assert!(fleet.hub(0).is_err());
+    fleet.start_hub(0).await.expect("it starts again");
+    fleet.start_agent("here-a").await.expect("it starts again");
+    fleet
+        .led()
+        .await
+        .expect("the lease of its former life ends");
+    fleet.attached().await.expect("the agent finds it");
+
+    let client = fleet.client(0).expect("a client");
+    until(&clock, &client, Phase::Succeeded).await;
+    let cluster = fleet.cluster("here-a").expect("it is there");
+    let truth = cluster.history(clock.wall());
+    // Two pods started once and ended once: nothing was started again.
+    assert_eq!(truth.len(), 4, "{truth:?}");
+    fleet.stop().await.expect("everybody stops");
+}
