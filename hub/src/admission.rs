@@ -10,11 +10,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use meridian_api::ids::Revision;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
-use meridian_api::kinds::{FederatedJob, Tenant, TenantQuota, WorkloadClass};
+use meridian_api::kinds::{FederatedJob, Tenant, TenantQuota};
 use meridian_api::tree;
 use meridian_api::validate::{self, Findings};
 use meridian_apiserver::{
-    Admission, Admitted, Change, Denial, FieldError, FieldReason, Operation, StatusReason,
+    Admission, Admitted, Change, Denial, DryRun, FieldError, FieldReason, Operation, StatusReason,
 };
 use meridian_runtime::telemetry;
 use meridian_store::keys::{self, ObjectKey, Part};
@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use crate::kinds::field_error;
 use crate::model::{FINALIZER, JOBS, TRACEPARENT_ANNOTATION};
 use crate::placement::PlacementRecord;
+use crate::references::{Freshness, Named, References};
 
 /// Keys in one page of a scan.
 const PAGE: usize = 2_000;
@@ -32,13 +33,15 @@ const PAGE: usize = 2_000;
 /// The hub's admission over its store.
 pub(crate) struct HubAdmission {
     store: SharedStore,
+    references: References,
 }
 
 impl HubAdmission {
     /// Admission that reads from `store`.
     #[must_use]
     pub(crate) fn new(store: SharedStore) -> Self {
-        Self { store }
+        let references = References::new(SharedStore::clone(&store));
+        Self { store, references }
     }
 }
 
@@ -81,37 +84,43 @@ impl HubAdmission {
         {
             job["metadata"]["annotations"][TRACEPARENT_ANNOTATION] = json!(traceparent);
         }
-        let warnings = self.fits(&job).await?;
+        let (warnings, unchanged) = self.fits(&job, change).await?;
         Ok(Admitted {
             warnings,
             object: Some(job),
+            compares: vec![unchanged],
             ..Admitted::default()
         })
     }
 
-    /// A job must fit the class and the tenant that it names; where they are not there yet it is
-    /// let in and waits, so that documents may be applied in any order.
-    async fn fits(&self, job: &Value) -> Result<Vec<String>, Denial> {
+    /// A job must fit the class and the tenant that it names, which the returned condition holds
+    /// it to; where they are not there yet it is let in and waits, so that documents may be
+    /// applied in any order.
+    async fn fits(
+        &self,
+        job: &Value,
+        change: &Change<'_>,
+    ) -> Result<(Vec<String>, Compare), Denial> {
         let job: FederatedJob = validate::from_value(job).map_err(|wrong| invalid(vec![wrong]))?;
-        let (mut warnings, mut found) = (Vec::new(), Findings::default());
         let tenant = job.spec.tenant.as_deref().unwrap_or_default();
-        match self.typed::<Tenant>("tenants", tenant).await? {
-            Some(tenant) => fits_tenant(&job, &tenant, &mut found),
-            None => warnings.push(not_there("spec.tenant", "Tenant", tenant)),
-        }
         let class = job.spec.workload_class.as_str();
-        match self
-            .typed::<WorkloadClass>("workloadclasses", class)
-            .await?
-        {
-            Some(class) => fits_class(&job, &class, &mut found),
-            None => warnings.push(not_there("spec.workloadClass", "WorkloadClass", class)),
-        }
-        let wrong = found.list;
-        if wrong.is_empty() {
-            Ok(warnings)
+        let mut freshness = if change.attempt == 0 && change.dry_run == DryRun::No {
+            Freshness::Known
         } else {
-            Err(invalid(wrong))
+            Freshness::Read
+        };
+        loop {
+            let named = self.references.named(tenant, class, freshness).await;
+            let named = named.map_err(broken)?;
+            let wrong = misfits(&job, &named);
+            if wrong.is_empty() {
+                return Ok((absences(tenant, class, &named), named.unchanged));
+            }
+            // No transaction follows on a refusal: what it rests on is read first.
+            if freshness == Freshness::Read {
+                return Err(invalid(wrong));
+            }
+            freshness = Freshness::Read;
         }
     }
 
@@ -247,15 +256,6 @@ impl HubAdmission {
         Ok(stored.map_err(broken)?.map(|stored| stored.value))
     }
 
-    async fn typed<T: DeserializeOwned>(
-        &self,
-        plural: &str,
-        name: &str,
-    ) -> Result<Option<T>, Denial> {
-        let stored = self.object(plural, name).await?;
-        Ok(stored.and_then(|stored| serde_json::from_slice(&stored).ok()))
-    }
-
     /// All objects of a cluster-scoped kind, by name.
     async fn table<T: DeserializeOwned>(
         &self,
@@ -302,6 +302,30 @@ impl HubAdmission {
             }
         }
     }
+}
+
+/// What of a job does not fit what it names.
+fn misfits(job: &FederatedJob, named: &Named) -> Vec<meridian_api::errors::FieldError> {
+    let mut found = Findings::default();
+    if let Some(tenant) = &named.tenant {
+        fits_tenant(job, tenant, &mut found);
+    }
+    if let Some(class) = &named.class {
+        fits_class(job, class, &mut found);
+    }
+    found.list
+}
+
+/// Warns of what a job names and is not there.
+fn absences(tenant: &str, class: &str, named: &Named) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if named.tenant.is_none() {
+        warnings.push(not_there("spec.tenant", "Tenant", tenant));
+    }
+    if named.class.is_none() {
+        warnings.push(not_there("spec.workloadClass", "WorkloadClass", class));
+    }
+    warnings
 }
 
 fn add_finalizer(job: &mut Value) {

@@ -26,6 +26,7 @@ use crate::model::{ContactTerms, Labelled, Model, Situation};
 use crate::questions::{Question, answer};
 use crate::sessions::{Orderbook, Said, SessionEvent};
 use crate::settle::{settle_gang, settle_job};
+use crate::views::Views;
 
 /// After the first event of a round, others of the same cause follow: a few milliseconds of
 /// patience save whole rounds.
@@ -64,6 +65,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) orders: Orderbook,
     /// What reads add to waiting jobs.
     pub(crate) explanations: Explanations,
+    /// Sums over the fleet for readers.
+    pub(crate) views: Views,
     /// What happened lately.
     pub(crate) journal: Journal,
     /// Counts.
@@ -286,6 +289,7 @@ impl Decider {
         let Some(fence) = self.options.leadership.fence() else {
             if self.term.take().is_some() {
                 self.options.explanations.publish(Explained::default());
+                self.options.views.clear();
                 self.options.orders.clear();
                 self.model.fleet.start_term();
                 self.options.metrics.leading.set(0);
@@ -440,6 +444,7 @@ impl Decider {
         for (cluster, orders) in crate::sessions::orders_of(&self.model, &clusters) {
             self.options.orders.publish(&cluster, orders);
         }
+        self.options.views.publish(&self.model, self.situation());
         self.committer.show(
             &self.model,
             &self.options.explanations.newest(),

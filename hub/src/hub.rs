@@ -29,11 +29,12 @@ use crate::kinds;
 use crate::leadership::{Election, Leader, Leadership};
 use crate::metrics::Metrics;
 use crate::model::JOBS;
-use crate::questions::QUESTIONS;
-use crate::sessions::{AgentSessions, Orderbook, SESSION_EVENTS, SessionOptions};
+use crate::questions::{QUESTIONS, Question};
+use crate::sessions::{AgentSessions, Orderbook, SESSION_EVENTS, SessionEvent, SessionOptions};
 use crate::submissions::Submitter;
 use crate::templates::Templates;
 use crate::users::Users;
+use crate::views::Views;
 
 /// A digest of the largest cluster that the model takes in stays below this.
 const MAX_AGENT_MESSAGE: usize = 8 * 1024 * 1024;
@@ -101,66 +102,29 @@ impl HubHandle {
 
 /// Starts a hub; it runs in the tasks that it was given.
 pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
+    let users = listen(options.network.as_ref(), &options.config.users_listen).await?;
+    let agents = listen(options.network.as_ref(), &options.config.agents_listen).await?;
+    let (users_at, agents_at) = (users.address().to_owned(), agents.address().to_owned());
+    let leadership = campaign(&options, &users_at, &agents_at);
+    let (events_in, events) = mpsc::channel(SESSION_EVENTS);
+    let (questions_in, questions) = mpsc::channel(QUESTIONS);
+    let shared = Shared {
+        leadership: leadership.clone(),
+        explanations: Explanations::default(),
+        views: Views::default(),
+        journal: Journal::default(),
+        orders: Orderbook::default(),
+    };
+    let resources = serve_objects(&options, &shared)?;
+    decide(&options, &shared, events, questions);
     let HubOptions {
         config,
         store,
         clock,
-        random,
-        network,
-        tasks,
         metrics,
-        execution,
+        tasks,
+        ..
     } = options;
-    let users = listen(network.as_ref(), &config.users_listen).await?;
-    let agents = listen(network.as_ref(), &config.agents_listen).await?;
-    let (users_at, agents_at) = (users.address().to_owned(), agents.address().to_owned());
-    let me = Leader {
-        name: config.name.clone(),
-        agents: config
-            .agents_advertise
-            .clone()
-            .unwrap_or_else(|| agents_at.clone()),
-        users: config
-            .users_advertise
-            .clone()
-            .unwrap_or_else(|| users_at.clone()),
-    };
-    let (election, leadership) = Election::new(
-        Arc::clone(&store),
-        clock.clone(),
-        random.clone(),
-        config.leadership_terms(),
-        me,
-    );
-    tasks.spawn("election", election.run(tasks.cancelled()));
-    let explanations = Explanations::default();
-    let journal = Journal::default();
-    let registry = kinds::registry(&explanations)?;
-    let resources = Resources::new(ResourcesOptions {
-        store: Arc::clone(&store),
-        registry,
-        clock: clock.clone(),
-        random,
-        admission: Arc::new(HubAdmission::new(Arc::clone(&store))),
-        tasks: tasks.clone(),
-    });
-    let (events_in, events) = mpsc::channel(SESSION_EVENTS);
-    let (questions_in, questions) = mpsc::channel(QUESTIONS);
-    let orders = Orderbook::default();
-    let decider = Decider::new(DeciderOptions {
-        clock: clock.clone(),
-        store: Arc::clone(&store),
-        leadership: leadership.clone(),
-        events,
-        questions,
-        orders: orders.clone(),
-        explanations,
-        journal: journal.clone(),
-        metrics: metrics.clone(),
-        terms: config.contact_terms(),
-        execution,
-    });
-    tasks.spawn("decider", decider.run(tasks.cancelled()));
     let compaction = compact(
         Arc::clone(&store),
         clock.clone(),
@@ -172,7 +136,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         clock: clock.clone(),
         store: Arc::clone(&store),
         leadership: leadership.clone(),
-        orders,
+        orders: shared.orders,
         events: events_in,
         templates: Arc::new(Templates::new(Arc::clone(&store))),
         terms: config.contact_terms(),
@@ -183,13 +147,12 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let jobs = resources
         .registry()
         .plural(JOBS)
-        .expect("the list of kinds has jobs")
-        .clone();
+        .expect("the list of kinds has jobs");
     let service = Users {
         clock,
         store: Arc::clone(&store),
+        submitter: Submitter::start(&resources, jobs, &tasks),
         resources: resources.clone(),
-        submitter: Submitter::start(&resources, &jobs, &tasks),
         questions: questions_in,
         leadership: leadership.clone(),
     };
@@ -204,9 +167,81 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         leadership,
         resources,
         metrics,
-        journal,
+        journal: shared.journal,
         tasks,
     })
+}
+
+/// What the parts of one hub share.
+struct Shared {
+    leadership: Leadership,
+    explanations: Explanations,
+    views: Views,
+    journal: Journal,
+    orders: Orderbook,
+}
+
+fn campaign(options: &HubOptions, users: &str, agents: &str) -> Leadership {
+    let config = &options.config;
+    let me = Leader {
+        name: config.name.clone(),
+        agents: config
+            .agents_advertise
+            .clone()
+            .unwrap_or_else(|| agents.to_owned()),
+        users: config
+            .users_advertise
+            .clone()
+            .unwrap_or_else(|| users.to_owned()),
+    };
+    let (election, leadership) = Election::new(
+        Arc::clone(&options.store),
+        options.clock.clone(),
+        options.random.clone(),
+        config.leadership_terms(),
+        me,
+    );
+    options
+        .tasks
+        .spawn("election", election.run(options.tasks.cancelled()));
+    leadership
+}
+
+fn serve_objects(options: &HubOptions, shared: &Shared) -> Result<Resources, RegistryError> {
+    Ok(Resources::new(ResourcesOptions {
+        store: Arc::clone(&options.store),
+        registry: kinds::registry(&shared.explanations, &shared.views)?,
+        clock: options.clock.clone(),
+        random: options.random.clone(),
+        admission: Arc::new(HubAdmission::new(Arc::clone(&options.store))),
+        events: Arc::new(shared.journal.clone()),
+        tasks: options.tasks.clone(),
+    }))
+}
+
+fn decide(
+    options: &HubOptions,
+    shared: &Shared,
+    events: mpsc::Receiver<SessionEvent>,
+    questions: mpsc::Receiver<Question>,
+) {
+    let decider = Decider::new(DeciderOptions {
+        clock: options.clock.clone(),
+        store: Arc::clone(&options.store),
+        leadership: shared.leadership.clone(),
+        events,
+        questions,
+        orders: shared.orders.clone(),
+        explanations: shared.explanations.clone(),
+        views: shared.views.clone(),
+        journal: shared.journal.clone(),
+        metrics: options.metrics.clone(),
+        terms: options.config.contact_terms(),
+        execution: options.execution,
+    });
+    options
+        .tasks
+        .spawn("decider", decider.run(options.tasks.cancelled()));
 }
 
 async fn listen(network: &dyn Network, address: &str) -> Result<Listener, StartError> {

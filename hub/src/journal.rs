@@ -6,7 +6,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use meridian_api::quantity::Time;
 use meridian_api::units::UnixMillis;
+use meridian_apiserver::EventSource;
+use serde_json::{Value, json};
 
 /// Events kept. At some 300 bytes each that is about 3 MB: the last hour of a fleet that starts
 /// and ends a job each second.
@@ -75,5 +78,93 @@ impl Journal {
             .iter()
             .filter(|entry| namespace.is_none_or(|namespace| entry.namespace == namespace));
         chosen.cloned().collect()
+    }
+}
+
+impl EventSource for Journal {
+    fn events(&self, namespace: Option<&str>) -> Vec<Value> {
+        let home = |entry: &JournalEntry| match entry.namespace.as_str() {
+            "" => "default".to_owned(),
+            namespace => namespace.to_owned(),
+        };
+        let chosen = self.read(None).into_iter();
+        let chosen = chosen.filter(|entry| namespace.is_none_or(|wanted| home(entry) == wanted));
+        chosen.map(|entry| event(&entry, &home(&entry))).collect()
+    }
+}
+
+/// An entry as a core/v1 `Event`.
+fn event(entry: &JournalEntry, namespace: &str) -> Value {
+    let at = json!(Time(entry.at));
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": format!("{}.{:x}", entry.name, entry.number),
+            "namespace": namespace,
+            "creationTimestamp": at,
+            "resourceVersion": entry.number.to_string(),
+        },
+        "involvedObject": {
+            "apiVersion": "meridian.dev/v1alpha1",
+            "kind": entry.kind,
+            "name": entry.name,
+            "namespace": entry.namespace,
+            "uid": entry.uid,
+        },
+        "reason": entry.reason,
+        "message": entry.message,
+        "type": match entry.gravity {
+            Gravity::Normal => "Normal",
+            Gravity::Warning => "Warning",
+        },
+        "source": {"component": "meridian-hub"},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(namespace: &str, name: &str) -> JournalEntry {
+        JournalEntry {
+            number: 0,
+            at: UnixMillis(1_000),
+            kind: "FederatedJob",
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: String::new(),
+            gravity: Gravity::Normal,
+            reason: "Placed",
+            message: "somewhere".to_owned(),
+        }
+    }
+
+    #[test]
+    fn events_are_read_by_namespace_oldest_first() {
+        let journal = Journal::default();
+        journal.record(entry("nlp", "a"));
+        journal.record(entry("vision", "b"));
+        journal.record(entry("nlp", "c"));
+        let names = |namespace| -> Vec<String> {
+            let events = journal.events(namespace);
+            let name = |event: &Value| event["involvedObject"]["name"].as_str().map(str::to_owned);
+            events.iter().filter_map(name).collect()
+        };
+        assert_eq!(names(Some("nlp")), ["a", "c"]);
+        assert_eq!(names(None), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let journal = Journal::default();
+        for _ in 0..=KEPT {
+            journal.record(entry("nlp", "a"));
+        }
+        let kept = journal.read(None);
+        assert_eq!((kept.len(), kept[0].number), (KEPT, 2));
     }
 }

@@ -14,17 +14,28 @@ use serde_json::Value;
 
 use crate::explanations::Explanations;
 use crate::model::JOBS;
+use crate::views::Views;
 
 /// Every kind, ready to be served.
-pub(crate) fn registry(explanations: &Explanations) -> Result<Registry, RegistryError> {
-    Registry::new(
-        ALL.iter()
-            .map(|info| kind(*info, explanations.clone()))
-            .collect(),
-    )
+pub(crate) fn registry(
+    explanations: &Explanations,
+    views: &Views,
+) -> Result<Registry, RegistryError> {
+    let kind = |info: &KindInfo| {
+        let (explanations, views) = (explanations.clone(), views.clone());
+        kind(
+            *info,
+            Arc::new(Hooks {
+                info: *info,
+                explanations,
+                views,
+            }),
+        )
+    };
+    Registry::new(ALL.iter().map(kind).collect())
 }
 
-fn kind(info: KindInfo, explanations: Explanations) -> Kind {
+fn kind(info: KindInfo, hooks: Arc<dyn KindHooks>) -> Kind {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let column = |column: &meridian_api::kinds::Column| Column {
         name: column.name.to_owned(),
@@ -48,7 +59,7 @@ fn kind(info: KindInfo, explanations: Explanations) -> Kind {
         },
         schema: Arc::new((info.schema)()),
         columns: info.columns.iter().map(column).collect(),
-        hooks: Arc::new(Hooks { info, explanations }),
+        hooks,
         has_status: info.has_status,
     }
 }
@@ -56,6 +67,7 @@ fn kind(info: KindInfo, explanations: Explanations) -> Kind {
 struct Hooks {
     info: KindInfo,
     explanations: Explanations,
+    views: Views,
 }
 
 impl KindHooks for Hooks {
@@ -73,9 +85,11 @@ impl KindHooks for Hooks {
             .collect()
     }
 
-    fn decorate(&self, _key: &ObjectKey, object: &mut Value) {
+    fn decorate(&self, key: &ObjectKey, object: &mut Value) {
         if self.info.plural == JOBS {
             self.explanations.decorate(object);
+        } else {
+            self.views.decorate(self.info.plural, &key.name, object);
         }
     }
 }

@@ -12,7 +12,7 @@ use meridian_api::ids::{Revision, StoreGeneration, Term};
 use meridian_api::units::{BootMillis, Millis};
 use meridian_runtime::{Clock, Random};
 use meridian_store::{
-    Compare, KeyRange, LeaseId, Op, Operation, SharedStore, StoreError, Txn, keys,
+    Compare, KeyRange, LeaseId, Op, Operation, SharedStore, Store, StoreError, Txn, keys,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -196,7 +196,9 @@ impl Election {
     async fn campaign(&self) -> Result<Option<(Fence, LeaseId)>, StoreError> {
         let held = self.store.get(Operation::Elect, keys::leader()).await?;
         if let Some(held) = held {
-            let leader = serde_json::from_slice(&held.value).ok();
+            let leader: Option<Leader> = serde_json::from_slice(&held.value).ok();
+            // This replica's own earlier life: its lease runs out, and nobody leads until then.
+            let leader = leader.filter(|leader| leader.name != self.me.name);
             self.role.send_if_modified(|role| {
                 let new = Role::Follower(leader);
                 let differs = *role != new;
@@ -318,4 +320,17 @@ impl Election {
         let late = |late| StoreError::Unavailable(format!("{late}"));
         self.clock.timeout(limit, write).await.map_err(late)?
     }
+}
+
+/// Ends the term of a leader that is known to be dead, so that nobody waits for its lease. Known
+/// only of a store that this process alone has open: its file is locked, so whoever led from it
+/// before has ended.
+pub async fn end_dead_term(store: &dyn Store) -> Result<(), StoreError> {
+    let txn = Txn {
+        success: vec![Op::Delete {
+            key: keys::leader(),
+        }],
+        ..Txn::default()
+    };
+    store.txn(Operation::Elect, txn).await.map(|_| ())
 }

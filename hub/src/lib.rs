@@ -10,6 +10,8 @@ mod decider;
 mod decision;
 mod explanations;
 pub mod fence;
+#[cfg(test)]
+mod fixture_tests;
 mod hub;
 pub mod journal;
 mod kinds;
@@ -19,12 +21,14 @@ mod model;
 pub mod placement;
 pub mod progress;
 mod questions;
+mod references;
 mod sessions;
 mod settle;
 mod status;
 mod submissions;
 mod templates;
 mod users;
+mod views;
 
 pub use decider::Execution;
 pub use hub::{HubHandle, HubOptions, StartError, start};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Parser;
 use meridian_hub::config::HubConfig;
+use meridian_hub::leadership::end_dead_term;
 use meridian_hub::metrics::Metrics;
 use meridian_hub::{Execution, HubOptions};
 use meridian_runtime::network::Tcp;
@@ -158,8 +159,10 @@ async fn open_store(
 ) -> anyhow::Result<SharedStore> {
     let store: SharedStore = if config.store.etcd.is_empty() {
         let file = &config.store.file;
-        let store = EmbeddedStore::open(file, clock.clone(), tasks, EmbeddedOptions::default());
-        Arc::new(store.with_context(|| format!("cannot open the store {}", file.display()))?)
+        let store = EmbeddedStore::open(file, clock.clone(), tasks, EmbeddedOptions::default())
+            .with_context(|| format!("cannot open the store {}", file.display()))?;
+        end_dead_term(&store).await?;
+        Arc::new(store)
     } else {
         let options = EtcdOptions {
             prefix: config.store.etcd_prefix.clone(),

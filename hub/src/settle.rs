@@ -325,3 +325,7 @@ pub(crate) fn settle_job(model: &Model, uid: Uid) -> Option<Change> {
         told: None,
     })
 }
+
+#[cfg(test)]
+#[path = "settle_tests.rs"]
+mod tests;

@@ -26,6 +26,7 @@ async fn main() -> anyhow::Result<()> {
         clock,
         random: Random::from_machine(),
         admission: Arc::new(AllowAll),
+        events: Arc::new(meridian_apiserver::NoEvents),
         tasks: Tasks::new(),
     });
     let address = std::env::args()

@@ -84,6 +84,9 @@ pub struct Change<'a> {
     pub before: Option<&'a Value>,
     /// As it would be; `None` for a delete.
     pub after: Option<&'a Value>,
+    /// How often it was tried before, because something that was read had changed by the time of
+    /// the commit. Above zero, what admission has kept from earlier may be what is old.
+    pub attempt: usize,
     /// Whether it is for real.
     pub dry_run: DryRun,
 }

@@ -1,7 +1,7 @@
 //! The part of the core group that tools take for granted: namespaces and events.
 //!
-//! Owns virtual namespaces (a namespace needs no making: every valid name is one) and an empty
-//! list of events, so that `kubectl -n`, `create namespace` and `describe` work. Stores nothing.
+//! Owns virtual namespaces (a namespace needs no making: every valid name is one) and the list of
+//! events that the server's owner gives, so that `kubectl -n`, `create namespace` and `describe` work. Stores nothing.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use meridian_store::{KeyRange, Operation as StoreCall};
 use serde_json::{Value, json};
 
 use crate::discovery::Served;
-use crate::kind::{Kind, NoHooks, Scope};
+use crate::kind::{Column, Kind, NoHooks, Scope};
 use crate::metadata;
 use crate::read::List;
 use crate::resources::Resources;
@@ -38,13 +38,34 @@ pub(crate) fn kinds() -> [Kind; 2] {
                 "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
             },
         })),
-        columns: Vec::new(),
+        columns: if kind == "Event" {
+            event_columns()
+        } else {
+            Vec::new()
+        },
         hooks: Arc::new(NoHooks),
         has_status: false,
     };
     [
         kind("Namespace", "namespaces", "namespace", "ns", Scope::Cluster),
         kind("Event", "events", "event", "ev", Scope::Namespaced),
+    ]
+}
+
+/// As `kubectl get events` shows them everywhere.
+fn event_columns() -> Vec<Column> {
+    let column = |name: &str, ty: &str, path: &str| Column {
+        name: name.to_owned(),
+        ty: ty.to_owned(),
+        path: path.to_owned(),
+        ..Column::default()
+    };
+    vec![
+        column("Last Seen", "date", ".lastTimestamp"),
+        column("Type", "string", ".type"),
+        column("Reason", "string", ".reason"),
+        column("Object", "string", ".involvedObject.name"),
+        column("Message", "string", ".message"),
     ]
 }
 
@@ -187,11 +208,17 @@ impl Resources {
         })
     }
 
-    /// No events: what happens to objects is in their status and in the hub's own log.
-    pub(crate) async fn events(&self) -> Result<List, ApiStatus> {
+    /// What happened lately.
+    pub(crate) async fn events(
+        &self,
+        namespace: Option<&str>,
+        selectors: &Selectors,
+    ) -> Result<List, ApiStatus> {
         let revision = self.store().revision().await?;
+        let mut items = self.shared().events.events(namespace);
+        items.retain(|item| selectors.matches(item));
         Ok(List {
-            items: Vec::new(),
+            items,
             revision,
             next: None,
         })

@@ -59,7 +59,8 @@ impl Resources {
     ) -> Result<Written, ApiStatus> {
         let checked = self.checked(kind, namespace, object, options)?;
         for attempt in 0..MAX_ATTEMPTS {
-            let ready = match self.step(request, kind, &checked, options, attempt).await? {
+            let step = self.step(request, kind, &checked, options, attempt).await;
+            let ready = match self.or_replayed(kind, options, step).await? {
                 Step::Done(written) => return Ok(written),
                 Step::Commit(ready) => ready,
             };
@@ -184,14 +185,16 @@ impl Resources {
         options: &WriteOptions,
         attempt: usize,
     ) -> Result<Step, ApiStatus> {
-        if let Some(idempotency) = &options.idempotency
+        // The transaction finds out whether a name is taken or an idempotency key used; they are
+        // asked for only when it said no, or when there will be none.
+        let doubtful = attempt > 0 || options.dry_run == DryRun::All;
+        if let (true, Some(idempotency)) = (doubtful, &options.idempotency)
             && let Some(written) = self.replayed(kind, idempotency).await?
         {
             return Ok(Step::Done(written));
         }
         let mut object = checked.object.clone();
         let head = self.policy_head(kind).await?;
-        let doubtful = attempt > 0 || options.dry_run == DryRun::All;
         let key = self.free_key(kind, checked, &mut object, doubtful).await?;
         let change = Change {
             actor: &request.actor,
@@ -200,6 +203,7 @@ impl Resources {
             key: &key,
             before: None,
             after: Some(&object),
+            attempt,
             dry_run: options.dry_run,
         };
         let mut admitted = self.admit(&change).await?;
@@ -242,6 +246,23 @@ impl Resources {
         })))
     }
 
+    /// A request whose idempotency key has been used is answered as the first time, also when it
+    /// would be refused by now.
+    async fn or_replayed(
+        &self,
+        kind: &Kind,
+        options: &WriteOptions,
+        step: Result<Step, ApiStatus>,
+    ) -> Result<Step, ApiStatus> {
+        let (Err(refused), Some(idempotency)) = (&step, &options.idempotency) else {
+            return step;
+        };
+        match self.replayed(kind, idempotency).await? {
+            Some(written) => Ok(Step::Done(written)),
+            None => Err(refused.clone()),
+        }
+    }
+
     /// The key of the object; with another name when the generated one is taken.
     async fn free_key(
         &self,
@@ -252,8 +273,6 @@ impl Resources {
     ) -> Result<ObjectKey, ApiStatus> {
         let namespace = Some(metadata::text(object, "namespace")).filter(|text| !text.is_empty());
         let mut key = kind.key(namespace, metadata::text(object, "name"));
-        // The transaction finds out whether the name is taken; it is asked for only when that
-        // said no, or when there will be none.
         if doubtful && self.halves(&key).await?.is_some() {
             let Some(prefix) = &checked.prefix else {
                 return Err(ApiStatus::already_exists(kind, &key.name));

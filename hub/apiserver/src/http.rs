@@ -26,7 +26,7 @@ use crate::patch::PatchType;
 use crate::query::{self, Query};
 use crate::render::Rendering;
 use crate::resources::{DeleteOptions, Deleted, Resources, Written};
-use crate::route::{self, Route};
+use crate::route::{self, EventPath, Route};
 use crate::status::{self, ApiStatus, StatusReason};
 use crate::{checks, core_group, discovery, metadata};
 
@@ -240,7 +240,7 @@ impl Server {
                 self.status(&call, &kind, namespace.as_deref(), &name).await
             }
             Route::Namespaces(name) => self.namespaces(&call, name.as_deref()).await,
-            Route::Events(name) => self.events(&call, name.as_deref()).await,
+            Route::Events(path) => self.events(&call, &path).await,
             Route::ServerVersion
             | Route::CoreVersions
             | Route::CoreResources
@@ -499,17 +499,24 @@ impl Server {
         }
     }
 
-    async fn events(&self, call: &Call, name: Option<&str>) -> Result<Answer, ApiStatus> {
+    async fn events(&self, call: &Call, path: &EventPath) -> Result<Answer, ApiStatus> {
         call.only_reads()?;
         let [_, kind] = core_group::kinds();
-        if let Some(name) = name {
-            return Err(ApiStatus::not_found(&kind, name));
-        }
         if call.query.is_watch()? {
             return self.quiet_watch(call, &kind);
         }
-        let list = self.resources.events().await?;
+        let selectors = call.query.event_selectors()?;
+        let list = self
+            .resources
+            .events(path.namespace.as_deref(), &selectors)
+            .await?;
         let now = self.resources.clock().wall();
+        if let Some(name) = &path.name {
+            let named = |event: &Value| metadata::text(event, "name") == name;
+            let event = list.items.into_iter().find(named);
+            let event = event.ok_or_else(|| ApiStatus::not_found(&kind, name))?;
+            return Ok(Answer::json(&call.rendering()?.one(&kind, event, now)));
+        }
         Ok(Answer::json(&call.rendering()?.list(&kind, list, now)))
     }
 

@@ -49,8 +49,8 @@ pub use kind::{
 pub use patch::PatchType;
 pub use read::{List, ListOptions, VersionMatch};
 pub use resources::{
-    DeleteOptions, Deleted, FieldValidation, Idempotency, Preconditions, Propagation, Resources,
-    ResourcesOptions, WriteOptions, Written,
+    DeleteOptions, Deleted, EventSource, FieldValidation, Idempotency, NoEvents, Preconditions,
+    Propagation, Resources, ResourcesOptions, WriteOptions, Written,
 };
 pub use selectors::{FieldSelector, LabelSelector};
 pub use status::{ApiStatus, StatusReason};

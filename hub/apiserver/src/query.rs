@@ -11,7 +11,7 @@ use crate::admission::DryRun;
 use crate::read::{ListOptions, VersionMatch};
 use crate::render::Rendering;
 use crate::resources::{FieldValidation, Propagation, WriteOptions};
-use crate::selectors::{FieldSelector, LabelSelector, Selectors};
+use crate::selectors::{EVENT_FIELDS, FieldSelector, LabelSelector, Selectors};
 use crate::status::ApiStatus;
 use crate::table::IncludeObject;
 use crate::watch::{Initial, WatchOptions};
@@ -118,6 +118,15 @@ impl Query {
         Ok(Selectors {
             labels: LabelSelector::parse(self.text("labelSelector").unwrap_or_default())?,
             fields: FieldSelector::parse(self.text("fieldSelector").unwrap_or_default())?,
+        })
+    }
+
+    /// Selectors of events.
+    pub(crate) fn event_selectors(&self) -> Result<Selectors, ApiStatus> {
+        let fields = self.text("fieldSelector").unwrap_or_default();
+        Ok(Selectors {
+            labels: LabelSelector::parse(self.text("labelSelector").unwrap_or_default())?,
+            fields: FieldSelector::parse_over(fields, EVENT_FIELDS)?,
         })
     }
 

@@ -29,8 +29,27 @@ pub struct ResourcesOptions {
     pub random: Random,
     /// Who says yes or no.
     pub admission: Arc<dyn Admission>,
+    /// What happened lately.
+    pub events: Arc<dyn EventSource>,
     /// Where the watch caches run.
     pub tasks: Tasks,
+}
+
+/// What happened to objects lately, for `kubectl describe` and `kubectl get events`.
+pub trait EventSource: Send + Sync + 'static {
+    /// core/v1 `Event` objects of one namespace (of all when `None`), oldest first. An event
+    /// about a cluster-scoped object is in `default`, as everywhere.
+    fn events(&self, namespace: Option<&str>) -> Vec<Value>;
+}
+
+/// Nothing ever happens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoEvents;
+
+impl EventSource for NoEvents {
+    fn events(&self, _namespace: Option<&str>) -> Vec<Value> {
+        Vec::new()
+    }
 }
 
 /// A handle to everything. Cheap to clone.
@@ -43,6 +62,7 @@ pub(crate) struct Shared {
     pub clock: Clock,
     pub random: Random,
     pub admission: Arc<dyn Admission>,
+    pub events: Arc<dyn EventSource>,
     pub tasks: Tasks,
     pub batcher: Batcher,
     pub caches: IndexMap<String, Arc<KindCache>>,
@@ -60,6 +80,7 @@ impl Resources {
             clock,
             random,
             admission,
+            events,
             tasks,
         } = options;
         let caches: IndexMap<String, Arc<KindCache>> = registry
@@ -87,6 +108,7 @@ impl Resources {
             clock,
             random,
             admission,
+            events,
             tasks,
             batcher,
             caches,

@@ -20,7 +20,7 @@ pub(crate) enum Route {
     /// `/api/v1/namespaces[/<name>]`
     Namespaces(Option<String>),
     /// `/api/v1[/namespaces/<namespace>]/events[/<name>]`
-    Events(Option<String>),
+    Events(EventPath),
     /// `/apis`
     Groups,
     /// `/apis/<group>`
@@ -60,6 +60,15 @@ pub(crate) fn parse(registry: &Registry, path: &str) -> Result<Route, ApiStatus>
     found.ok_or_else(no_such_resource)
 }
 
+/// Which events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EventPath {
+    /// Those of one namespace.
+    pub namespace: Option<String>,
+    /// One event.
+    pub name: Option<String>,
+}
+
 /// 404 for a path that names nothing.
 pub(crate) fn no_such_resource() -> ApiStatus {
     let message = "the server could not find the requested resource: /apis lists what there is";
@@ -71,8 +80,15 @@ fn core(rest: &[&str]) -> Option<Route> {
         [] => Route::CoreResources,
         ["namespaces"] => Route::Namespaces(None),
         ["namespaces", name] => Route::Namespaces(Some((*name).to_owned())),
-        ["events"] | ["namespaces", _, "events"] => Route::Events(None),
-        ["namespaces", _, "events", name] => Route::Events(Some((*name).to_owned())),
+        ["events"] => Route::Events(EventPath::default()),
+        ["namespaces", namespace, "events"] => Route::Events(EventPath {
+            namespace: Some((*namespace).to_owned()),
+            name: None,
+        }),
+        ["namespaces", namespace, "events", name] => Route::Events(EventPath {
+            namespace: Some((*namespace).to_owned()),
+            name: Some((*name).to_owned()),
+        }),
         _ => return None,
     })
 }

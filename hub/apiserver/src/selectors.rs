@@ -120,13 +120,28 @@ fn requirement(text: &str) -> Option<Requirement> {
     key(text).map(Requirement::Exists)
 }
 
-/// Name and namespace that an object must have, or must not.
+/// Fields that every kind can be selected by.
+const METADATA_FIELDS: &[&str] = &["metadata.name", "metadata.namespace"];
+/// Fields that events can be selected by; `kubectl describe` asks by the object involved.
+pub(crate) const EVENT_FIELDS: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "involvedObject.kind",
+    "involvedObject.name",
+    "involvedObject.namespace",
+    "involvedObject.uid",
+    "reason",
+    "type",
+];
+
+/// Values that fields of an object must have, or must not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector(Vec<FieldRequirement>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FieldRequirement {
     field: &'static str,
+    pointer: String,
     value: String,
     equal: bool,
 }
@@ -134,6 +149,14 @@ struct FieldRequirement {
 impl FieldSelector {
     /// Reads `metadata.name=a,metadata.namespace!=b`.
     pub fn parse(text: &str) -> Result<Self, ApiStatus> {
+        Self::parse_over(text, METADATA_FIELDS)
+    }
+
+    /// Reads a selector over the fields that `allowed` lists.
+    pub(crate) fn parse_over(
+        text: &str,
+        allowed: &'static [&'static str],
+    ) -> Result<Self, ApiStatus> {
         if text.len() > MAX_SELECTOR {
             let message = format!("a selector may have at most {MAX_SELECTOR} bytes");
             return Err(ApiStatus::bad_request(message));
@@ -156,18 +179,19 @@ impl FieldSelector {
                      field!=value"
                 ))
             })?;
-            let field = match name.trim() {
-                "metadata.name" => "name",
-                "metadata.namespace" => "namespace",
-                other => {
-                    return Err(ApiStatus::bad_request(format!(
-                        "field label not supported: {other}: select by metadata.name or \
-                         metadata.namespace"
-                    )));
-                }
-            };
+            let name = name.trim();
+            let field = *allowed
+                .iter()
+                .find(|field| **field == name)
+                .ok_or_else(|| {
+                    let allowed = allowed.join(" or ");
+                    ApiStatus::bad_request(format!(
+                        "field label not supported: {name}: select by {allowed}"
+                    ))
+                })?;
             requirements.push(FieldRequirement {
                 field,
+                pointer: format!("/{}", field.replace('.', "/")),
                 value: value.to_owned(),
                 equal,
             });
@@ -185,13 +209,15 @@ impl FieldSelector {
     #[must_use]
     pub fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|required| {
-            (metadata::text(object, required.field) == required.value) == required.equal
+            let is = object.pointer(&required.pointer).and_then(Value::as_str);
+            (is.unwrap_or_default() == required.value) == required.equal
         })
     }
 
     /// The one name that can match, when there is one.
     pub(crate) fn name(&self) -> Option<&str> {
-        let by_name = |required: &&FieldRequirement| required.equal && required.field == "name";
+        let by_name =
+            |required: &&FieldRequirement| required.equal && required.field == "metadata.name";
         self.0
             .iter()
             .find(by_name)

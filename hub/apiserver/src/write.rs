@@ -112,8 +112,9 @@ impl Resources {
         options: &WriteOptions,
         incoming: &(dyn Fn(&Value) -> Result<Value, ApiStatus> + Sync),
     ) -> Result<Written, ApiStatus> {
-        for _ in 0..MAX_ATTEMPTS {
-            if let Some(written) = self.try_rewrite(request, target, options, incoming).await? {
+        for attempt in 0..MAX_ATTEMPTS {
+            let tried = self.try_rewrite(request, target, options, incoming, attempt);
+            if let Some(written) = tried.await? {
                 return Ok(written);
             }
         }
@@ -127,6 +128,7 @@ impl Resources {
         target: &Target<'_>,
         options: &WriteOptions,
         incoming: &(dyn Fn(&Value) -> Result<Value, ApiStatus> + Sync),
+        attempt: usize,
     ) -> Result<Option<Written>, ApiStatus> {
         let Target { kind, key, half } = target;
         let head = self.policy_head(kind).await?;
@@ -160,6 +162,7 @@ impl Resources {
             key,
             before: Some(&before),
             after: Some(&after),
+            attempt,
             dry_run: options.dry_run,
         };
         let mut admitted = self.admit(&change).await?;
@@ -221,8 +224,9 @@ impl Resources {
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiStatus> {
         let key = kind.key(namespace, name);
-        for _ in 0..MAX_ATTEMPTS {
-            if let Some(deleted) = self.try_delete(request, kind, &key, options).await? {
+        for attempt in 0..MAX_ATTEMPTS {
+            let tried = self.try_delete(request, kind, &key, options, attempt);
+            if let Some(deleted) = tried.await? {
                 return Ok(deleted);
             }
         }
@@ -235,6 +239,7 @@ impl Resources {
         kind: &Kind,
         key: &ObjectKey,
         options: &DeleteOptions,
+        attempt: usize,
     ) -> Result<Option<Deleted>, ApiStatus> {
         let head = self.policy_head(kind).await?;
         let Some(halves) = self.halves(key).await? else {
@@ -253,6 +258,7 @@ impl Resources {
             key,
             before: Some(&before),
             after: None,
+            attempt,
             dry_run: options.dry_run,
         };
         let admitted = self.admit(&change).await?;

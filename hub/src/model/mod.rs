@@ -17,8 +17,8 @@ use meridian_api::ids::{GangId, Revision, StoreGeneration, Uid};
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Event, KeyValue};
 
-pub(crate) use catalog::Catalog;
-pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, Seen, Written};
+pub(crate) use catalog::{Catalog, Versioned};
+pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, Written};
 pub(crate) use jobs::{FINALIZER, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble};
 pub(crate) use snapshot::{Labelled, Situation};
 
@@ -80,6 +80,11 @@ impl Model {
         self.ledger_head
     }
 
+    /// All jobs, by UID.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values()
+    }
+
     /// One job.
     #[must_use]
     pub(crate) fn job(&self, uid: Uid) -> Option<&Job> {
@@ -113,6 +118,16 @@ impl Model {
         self.placements
             .range(of_job)
             .map(|(_, placement)| placement)
+    }
+
+    /// Gangs of one job that wait for a place.
+    pub(crate) fn waiting_of(&self, job: Uid) -> impl Iterator<Item = &GangId> {
+        self.waiting.range(
+            GangId { job, index: 0 }..=GangId {
+                job,
+                index: u32::MAX,
+            },
+        )
     }
 
     /// Gangs that wait for a place.

@@ -423,3 +423,7 @@ fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Vec<Accepted>, Tro
     }
     Ok(there)
 }
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;

@@ -164,3 +164,7 @@ fn unhex(text: &str) -> Vec<u8> {
     };
     pairs.filter_map(byte).collect()
 }
+
+#[cfg(test)]
+#[path = "orders_tests.rs"]
+mod tests;

@@ -101,6 +101,7 @@ impl Server {
             clock: clock.clone(),
             random: Random::seeded(7),
             admission,
+            events: Arc::new(meridian_apiserver::NoEvents),
             tasks: tasks.clone(),
         });
         let router = router(resources.clone());

@@ -1,0 +1,309 @@
+//! A small model for unit tests: one tenant, one class, one cluster, and jobs to taste.
+//!
+//! Owns the builders that make given / when / then readable. Never touches a store.
+
+use bytes::Bytes;
+use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Term, Uid};
+use meridian_api::units::{BootMillis, MilliGpus, Millis, Resources, UnixMillis};
+use meridian_policies::lifecycle::State;
+use meridian_proto::v1;
+use meridian_store::{Compare, Event, KeyValue, Op, keys};
+use serde_json::{Value, json};
+
+use crate::model::{ContactTerms, Heard, Model, Situation};
+use crate::placement::{PlacedRole, PlacementRecord};
+use crate::settle::Change;
+
+/// UID of the fixture's job.
+pub(crate) const JOB: Uid = Uid(0x0001_4000_8000_0000_0000_0000_0000_0001);
+/// The first epoch of a gang in the fixture's store.
+pub(crate) const FIRST: Epoch = Epoch::first(StoreGeneration(1));
+/// When everything in the fixture happens.
+pub(crate) const NOW: UnixMillis = UnixMillis(1_000_000);
+
+/// Gang `index` of the fixture's job.
+pub(crate) fn gang(index: u32) -> GangId {
+    GangId { job: JOB, index }
+}
+
+/// A model, and the revision of its newest entry.
+pub(crate) struct Fixture {
+    pub(crate) model: Model,
+    revision: u64,
+}
+
+impl Fixture {
+    /// Tenant `nlp`, class `batch`, region `eu`, cluster `euw-a` with one pool of 8-GPU hosts.
+    pub(crate) fn new(hosts: u32) -> Self {
+        let mut fixture = Self {
+            model: Model::default(),
+            revision: 0,
+        };
+        fixture.put("hub/store-generation", b"1");
+        fixture.object("tenants/-/nlp", "Tenant", json!({}));
+        fixture.object(
+            "workloadclasses/-/batch",
+            "WorkloadClass",
+            json!({"priority": 5}),
+        );
+        fixture.object(
+            "regions/-/eu",
+            "Region",
+            json!({"timeZone": "Europe/Dublin"}),
+        );
+        let cluster = json!({"region": "eu", "backend": "Simulated"});
+        fixture.object("memberclusters/-/euw-a", "MemberCluster", cluster);
+        let size = Some(v1::Resources {
+            milli_gpus: 8_000,
+            milli_cpus: 96_000,
+            memory_mib: 1 << 20,
+        });
+        let shape = v1::Shape {
+            domains: vec!["b0".into()],
+            allocatable: size,
+            free: size,
+            hosts,
+        };
+        let pool = v1::Pool {
+            name: "h100".into(),
+            flavor: "h100-80gb".into(),
+            levels: vec!["block".into()],
+            shapes: vec![shape],
+            out_milli_gpus: 0,
+        };
+        fixture.digest(v1::Digest {
+            full: true,
+            pools: vec![pool],
+            ..v1::Digest::default()
+        });
+        let heard = Heard::default();
+        heard.at(BootMillis(1));
+        let cluster = fixture
+            .model
+            .fleet
+            .clusters
+            .get_mut("euw-a")
+            .expect("just made");
+        cluster.heard = Some(heard);
+        fixture
+    }
+
+    /// The circumstances of a decision in the fixture.
+    pub(crate) fn situation(&self) -> Situation {
+        let terms = ContactTerms {
+            suspect: Millis(8_000),
+            unreachable: Millis(20_000),
+            lost: Millis(190_000),
+        };
+        Situation {
+            now: NOW,
+            boot: BootMillis(1_000),
+            seed: 7,
+            terms,
+        }
+    }
+
+    /// The next revision.
+    fn next(&mut self) -> Revision {
+        self.revision += 1;
+        Revision(self.revision)
+    }
+
+    /// Stores a key.
+    pub(crate) fn put(&mut self, key: &str, value: &[u8]) {
+        let revision = self.next();
+        let current = KeyValue {
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            value: Bytes::copy_from_slice(value),
+            create_revision: revision,
+            mod_revision: revision,
+            version: 1,
+            lease: None,
+        };
+        self.model.absorb(
+            &[Event::Put {
+                current,
+                previous: None,
+            }],
+            revision,
+        );
+    }
+
+    fn object(&mut self, path: &str, kind: &str, spec: Value) {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let object = json!({
+            "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name, "generation": 1}, "spec": spec,
+        });
+        self.put(
+            &format!("objects/{path}/spec"),
+            object.to_string().as_bytes(),
+        );
+    }
+
+    /// Stores the job `nlp/train`: pods of 4 GPUs, two in a gang, with `extra` in its spec.
+    pub(crate) fn job(&mut self, extra: &Value, metadata: &Value) {
+        let mut spec = json!({
+            "workloadClass": "batch", "tenant": "nlp",
+            "roles": [{"name": "worker", "replicas": 2, "gpus": 4,
+                       "resources": {"cpu": "4", "memory": "1Gi"}, "template": {"a": 1}}],
+        });
+        let mut meta = json!({
+            "name": "train", "namespace": "nlp", "uid": JOB.to_string(), "generation": 1,
+            "creationTimestamp": "1970-01-01T00:00:10Z", "finalizers": ["meridian.dev/drain"],
+        });
+        merge(&mut spec, extra);
+        merge(&mut meta, metadata);
+        let object = json!({
+            "apiVersion": "meridian.dev/v1alpha1", "kind": "FederatedJob",
+            "metadata": meta, "spec": spec,
+        });
+        self.put(
+            "objects/federatedjobs/nlp/train/spec",
+            object.to_string().as_bytes(),
+        );
+    }
+
+    /// Stores a placement of gang `index`.
+    pub(crate) fn place(&mut self, index: u32, epoch: Epoch, state: State) {
+        let record = record(index, epoch, state);
+        self.put(&format!("placements/{JOB}/{index}"), &record.to_json());
+    }
+
+    /// The agent of `euw-a` says so.
+    pub(crate) fn digest(&mut self, digest: v1::Digest) {
+        let cluster = self
+            .model
+            .fleet
+            .clusters
+            .entry("euw-a".to_owned())
+            .or_default();
+        let touched = cluster.absorb(&digest, NOW).expect("well formed");
+        self.model.touch("euw-a", touched);
+    }
+
+    /// The agent of `euw-a` saw gang `index` take a step.
+    pub(crate) fn saw(&mut self, index: u32, epoch: Epoch, step: v1::GangStep, reason: &str) {
+        let seen = v1::GangObservation {
+            gang: Some(gang(index).into()),
+            epoch: epoch.0,
+            step: step.into(),
+            reason: reason.to_owned(),
+            exit_code: 1,
+            ..v1::GangObservation::default()
+        };
+        let cluster = self
+            .model
+            .fleet
+            .clusters
+            .entry("euw-a".to_owned())
+            .or_default();
+        let touched = cluster.observe(&[seen]).expect("well formed");
+        self.model.touch("euw-a", touched);
+    }
+
+    /// Carries a change out as the store would, when its compares hold.
+    pub(crate) fn carry_out(&mut self, change: &Change) {
+        let revision = self.next();
+        let events: Vec<Event> = change
+            .ops
+            .iter()
+            .filter_map(|op| match op.clone() {
+                Op::Put { key, value, lease } => {
+                    let current = KeyValue {
+                        key,
+                        value,
+                        create_revision: revision,
+                        mod_revision: revision,
+                        version: 1,
+                        lease,
+                    };
+                    Some(Event::Put {
+                        current,
+                        previous: None,
+                    })
+                }
+                Op::Delete { key } => Some(Event::Delete {
+                    key,
+                    previous: None,
+                    revision,
+                }),
+                Op::Get { .. } => None,
+            })
+            .collect();
+        self.model.absorb(&events, revision);
+    }
+}
+
+/// The record of a placement of gang `index` in `euw-a`.
+pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord {
+    let per_pod = Resources {
+        gpus: MilliGpus::cards(4),
+        cpu: meridian_api::units::MilliCpus(4_000),
+        memory: meridian_api::units::Mebibytes(1_024),
+    };
+    PlacementRecord {
+        gang: gang(index),
+        namespace: "nlp".into(),
+        job: "train".into(),
+        tenant: "nlp".into(),
+        class: "batch".into(),
+        priority: 5,
+        cluster: "euw-a".into(),
+        pool: "h100".into(),
+        flavor: "h100-80gb".into(),
+        epoch,
+        term: Term(1),
+        state,
+        roles: vec![PlacedRole {
+            name: "worker".into(),
+            pods: 2,
+            per_pod,
+            template: String::new(),
+            required: None,
+            preferred: None,
+        }],
+        gpus: MilliGpus::cards(8),
+        grace: Millis::seconds(30),
+        max_runtime: None,
+        place_timeout: None,
+        decided: NOW,
+        started: None,
+        traceparent: None,
+        labels: std::collections::BTreeMap::new(),
+    }
+}
+
+/// True when the change writes `key`.
+pub(crate) fn puts(change: &Change, key: &Bytes) -> bool {
+    change
+        .ops
+        .iter()
+        .any(|op| matches!(op, Op::Put { key: put, .. } if put == key))
+}
+
+/// True when the change removes `key`.
+pub(crate) fn deletes(change: &Change, key: &Bytes) -> bool {
+    change
+        .ops
+        .iter()
+        .any(|op| matches!(op, Op::Delete { key: deleted } if deleted == key))
+}
+
+/// True when the change compares the revision of `key`.
+pub(crate) fn compares(change: &Change, key: &Bytes) -> bool {
+    change.compares.iter().any(|compare| match compare {
+        Compare::ModRevision(compared, _) | Compare::CreateRevision(compared, _) => compared == key,
+    })
+}
+
+/// Key of the placement of gang `index`.
+pub(crate) fn placement_key(index: u32) -> Bytes {
+    keys::placement(gang(index))
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    if let (Some(into), Some(from)) = (into.as_object_mut(), from.as_object()) {
+        into.extend(from.iter().map(|(key, value)| (key.clone(), value.clone())));
+    }
+}

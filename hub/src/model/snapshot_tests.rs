@@ -1,0 +1,123 @@
+//! Snapshots, tried on a small model: what a decision sees of it.
+
+use meridian_policies::lifecycle::State;
+use meridian_proto::v1;
+use serde_json::json;
+
+use super::*;
+use crate::fixture_tests::{FIRST, Fixture, JOB, NOW, gang};
+
+fn free(fixture: &Fixture) -> u64 {
+    let snapshot = fixture.model.snapshot(fixture.situation()).snapshot;
+    shapes::free(&snapshot.pools[0].shapes).gpus.whole()
+}
+
+#[test]
+fn what_is_decided_and_not_yet_shown_is_taken_out_once() {
+    let mut fixture = Fixture::new(4);
+    fixture.job(&json!({}), &json!({}));
+    assert_eq!(free(&fixture), 32);
+    fixture.place(0, FIRST, State::Starting);
+    assert_eq!(free(&fixture), 24, "decided, not shown: subtracted here");
+    let held = v1::DomainHold {
+        domains: vec!["b0".into()],
+        hosts: 1,
+        held: None,
+    };
+    let seen = v1::GangObservation {
+        gang: Some(gang(0).into()),
+        epoch: FIRST.0,
+        step: v1::GangStep::Bound.into(),
+        holds: vec![held],
+        ..v1::GangObservation::default()
+    };
+    let size = |gpus| {
+        Some(v1::Resources {
+            milli_gpus: gpus,
+            milli_cpus: 96_000,
+            memory_mib: 1 << 20,
+        })
+    };
+    let shape = |free, hosts| v1::Shape {
+        domains: vec!["b0".into()],
+        allocatable: size(8_000),
+        free: size(free),
+        hosts,
+    };
+    let pool = v1::Pool {
+        name: "h100".into(),
+        flavor: "h100-80gb".into(),
+        levels: vec!["block".into()],
+        shapes: vec![shape(8_000, 3), shape(0, 1)],
+        out_milli_gpus: 0,
+    };
+    fixture.digest(v1::Digest {
+        full: true,
+        pools: vec![pool],
+        gangs: vec![seen],
+        ..v1::Digest::default()
+    });
+    assert_eq!(
+        free(&fixture),
+        24,
+        "shown by the digest: not subtracted twice"
+    );
+}
+
+#[test]
+fn a_job_that_names_nothing_there_is_troubled_not_lost() {
+    let mut fixture = Fixture::new(4);
+    fixture.job(&json!({"tenant": "nobody"}), &json!({}));
+    let labelled = fixture.model.snapshot(fixture.situation());
+    assert!(labelled.snapshot.waiting.is_empty());
+    let (troubled, trouble) = &labelled.troubled[0];
+    assert_eq!(
+        (*troubled, trouble.reason),
+        (gang(0), Reason::Misconfigured)
+    );
+    assert!(trouble.message.contains("nobody"), "{}", trouble.message);
+}
+
+#[test]
+fn a_gang_that_failed_to_start_rests() {
+    let mut fixture = Fixture::new(4);
+    fixture.job(&json!({}), &json!({}));
+    let mut progress = crate::progress::JobProgress::default();
+    progress
+        .tried
+        .entry(0)
+        .or_default()
+        .again(FIRST, false, NOW);
+    fixture.put(&format!("progress/{JOB}"), &progress.to_json());
+    let labelled = fixture.model.snapshot(fixture.situation());
+    assert_eq!(labelled.troubled[0].1.reason, Reason::PendingEvaluation);
+    let later = Situation {
+        now: NOW.after(meridian_api::units::Millis(1_000)),
+        ..fixture.situation()
+    };
+    let labelled = fixture.model.snapshot(later);
+    assert!(labelled.snapshot.waiting[0].next_epoch > FIRST);
+}
+
+#[test]
+fn a_question_about_a_job_leaves_no_trace() {
+    let mut fixture = Fixture::new(4);
+    fixture.job(&json!({"copies": 3}), &json!({}));
+    let job = fixture
+        .model
+        .job(JOB)
+        .expect("it is there")
+        .object
+        .as_ref()
+        .clone();
+    let before = fixture.model.snapshot(fixture.situation()).snapshot;
+    let asked = fixture.model.hypothetical(fixture.situation(), &job);
+    let (labelled, uid) = asked.expect("it names what is there");
+    let ours = labelled
+        .snapshot
+        .waiting
+        .iter()
+        .filter(|row| row.gang.job == uid);
+    assert_eq!((before.waiting.len(), ours.count()), (3, 3));
+    assert_eq!(fixture.model.snapshot(fixture.situation()).snapshot, before);
+}

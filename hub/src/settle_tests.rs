@@ -1,0 +1,175 @@
+//! Settling, tried on a small model: what each observation and wish writes, and what it does not.
+
+use meridian_api::ids::StoreGeneration;
+use meridian_api::kinds::federated_job::status::Phase;
+use meridian_policies::lifecycle::{DrainReason, State};
+use meridian_proto::v1::GangStep;
+use meridian_store::keys;
+use serde_json::json;
+
+use super::*;
+use crate::fixture_tests::{
+    FIRST, Fixture, JOB, NOW, compares, deletes, gang, placement_key, puts,
+};
+
+fn placed(state: State) -> Fixture {
+    let mut fixture = Fixture::new(4);
+    fixture.job(&json!({"retry": {"maxRestarts": 1}}), &json!({}));
+    fixture.place(0, FIRST, state);
+    fixture
+}
+
+fn settle(fixture: &Fixture) -> Option<Change> {
+    settle_gang(&fixture.model, gang(0), NOW)
+}
+
+fn phase(fixture: &Fixture) -> Phase {
+    let status = fixture.model.job(JOB).and_then(|job| job.status.clone());
+    status.expect("a status was written").phase
+}
+
+#[test]
+fn a_gang_that_runs_is_written_once() {
+    let mut fixture = placed(State::Starting);
+    fixture.saw(0, FIRST, GangStep::Running, "");
+    let change = settle(&fixture).expect("news");
+    assert!(puts(&change, &placement_key(0)) && compares(&change, &placement_key(0)));
+    fixture.carry_out(&change);
+    assert_eq!(phase(&fixture), Phase::Running);
+    assert_eq!(
+        settle(&fixture),
+        None,
+        "the same observation again is no news"
+    );
+}
+
+#[test]
+fn success_frees_the_row_and_ends_the_job_in_one_write() {
+    let mut fixture = placed(State::Running);
+    fixture.saw(0, FIRST, GangStep::Succeeded, "");
+    let change = settle(&fixture).expect("news");
+    assert!(deletes(&change, &placement_key(0)) && puts(&change, &keys::progress(JOB)));
+    fixture.carry_out(&change);
+    assert_eq!(phase(&fixture), Phase::Succeeded);
+    assert!(fixture.model.waiting().is_empty());
+}
+
+#[test]
+fn an_observation_of_another_epoch_changes_nothing() {
+    let mut fixture = placed(State::Running);
+    let older = meridian_api::ids::Epoch(FIRST.0 - 1);
+    fixture.saw(0, older, GangStep::Succeeded, "");
+    assert_eq!(settle(&fixture), None);
+}
+
+#[test]
+fn a_bad_exit_uses_up_restarts_then_fails_for_good() {
+    let mut fixture = placed(State::Running);
+    fixture.saw(0, FIRST, GangStep::Failed, "ExitCode");
+    fixture.carry_out(&settle(&fixture).expect("news"));
+    assert_eq!(phase(&fixture), Phase::Pending);
+    let progress = fixture
+        .model
+        .job(JOB)
+        .expect("it is there")
+        .progress
+        .clone();
+    assert_eq!(progress.tried[&0].restarts, 1);
+    let second = progress
+        .next_epoch(0, StoreGeneration(1))
+        .expect("there is one");
+    assert!(second > FIRST);
+    fixture.place(0, second, State::Running);
+    fixture.saw(0, second, GangStep::Failed, "ExitCode");
+    fixture.carry_out(&settle(&fixture).expect("news"));
+    assert_eq!(phase(&fixture), Phase::Failed);
+}
+
+#[test]
+fn a_lost_node_costs_no_restart() {
+    let mut fixture = placed(State::Running);
+    fixture.saw(0, FIRST, GangStep::Failed, "NodeLost");
+    fixture.carry_out(&settle(&fixture).expect("news"));
+    let tried = fixture.model.job(JOB).expect("it is there").progress.tried[&0];
+    assert_eq!((tried.restarts, tried.starts), (0, 1));
+    assert!(fixture.model.waiting().contains(&gang(0)));
+}
+
+#[test]
+fn a_deleted_job_drains_then_goes_whole() {
+    let mut fixture = placed(State::Running);
+    fixture.job(
+        &json!({}),
+        &json!({"deletionTimestamp": "1970-01-01T00:00:11Z"}),
+    );
+    fixture.carry_out(&settle(&fixture).expect("a wish"));
+    let row = fixture
+        .model
+        .placement(gang(0))
+        .expect("kept until the proof");
+    assert_eq!(row.record.state, State::Draining(DrainReason::Deleted));
+    assert_eq!(
+        settle_job(&fixture.model, JOB),
+        None,
+        "something may still run"
+    );
+    fixture.saw(0, FIRST, GangStep::Stopped, "");
+    fixture.carry_out(&settle(&fixture).expect("the proof"));
+    let change = settle_job(&fixture.model, JOB).expect("nothing is left");
+    let job = fixture
+        .model
+        .job(JOB)
+        .expect("until it is carried out")
+        .key
+        .clone();
+    assert!(deletes(&change, &job.part(Part::Spec)) && deletes(&change, &job.part(Part::Status)));
+    fixture.carry_out(&change);
+    assert!(fixture.model.job(JOB).is_none());
+}
+
+#[test]
+fn a_job_that_others_hold_stays() {
+    let mut fixture = Fixture::new(4);
+    let metadata = json!({
+        "deletionTimestamp": "1970-01-01T00:00:11Z",
+        "finalizers": ["meridian.dev/drain", "example.com/export"],
+    });
+    fixture.job(&json!({}), &metadata);
+    assert_eq!(settle_job(&fixture.model, JOB), None);
+}
+
+#[test]
+fn a_suspended_job_gives_its_place_back_and_waits() {
+    let mut fixture = placed(State::Running);
+    fixture.job(&json!({"suspend": true}), &json!({}));
+    fixture.carry_out(&settle(&fixture).expect("a wish"));
+    fixture.saw(0, FIRST, GangStep::Stopped, "");
+    fixture.carry_out(&settle(&fixture).expect("the proof"));
+    assert!(fixture.model.waiting().contains(&gang(0)));
+    let snapshot = fixture.model.snapshot(fixture.situation()).snapshot;
+    assert!(
+        snapshot.waiting[0].suspended,
+        "it rests for nobody: only its person holds it"
+    );
+}
+
+#[test]
+fn a_refused_order_is_tried_again_under_the_next_epoch() {
+    let mut fixture = placed(State::Starting);
+    let cluster = fixture
+        .model
+        .fleet
+        .clusters
+        .get_mut("euw-a")
+        .expect("there");
+    cluster.refused.insert(gang(0), FIRST.0);
+    let change = settle(&fixture).expect("news");
+    assert!(deletes(&change, &placement_key(0)));
+    fixture.carry_out(&change);
+    let tried = fixture.model.job(JOB).expect("it is there").progress.tried[&0];
+    assert_eq!(tried.epoch, FIRST);
+    assert!(
+        tried.not_before > NOW,
+        "a cluster that refuses does not spin the hub"
+    );
+}

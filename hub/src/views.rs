@@ -1,0 +1,256 @@
+//! Views: status of regions, tenants, quotas and pools, computed from the model.
+//!
+//! Owns sums that would cost a write for every gang that starts: they are made once per round and
+//! added when an object is read. Empty on a follower. Never stored, so they cannot disagree with
+//! what they sum.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use meridian_api::kinds::gpu_pool::{GPUPoolStatus, PoolGpus};
+use meridian_api::kinds::region::{ClusterCounts, GpuCounts, RegionStatus};
+use meridian_api::kinds::tenant::{TenantGpus, TenantStatus};
+use meridian_api::kinds::tenant_quota::TenantQuotaStatus;
+use meridian_api::quantity::GpuQuantity;
+use meridian_api::units::MilliGpus;
+use meridian_policies::model::Contact;
+use meridian_policies::shapes;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::model::{Model, PoolState, Situation};
+
+/// Longest chain of tenants that is followed; admission lets in no cycle, this bounds one that a
+/// hand in the store has made.
+const MAX_DEPTH: usize = 64;
+
+/// The newest views, for readers on any task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Views(Arc<RwLock<Arc<Tables>>>);
+
+/// Status of each object, by plural and name.
+type Tables = BTreeMap<&'static str, BTreeMap<String, Value>>;
+
+impl Views {
+    /// Makes them anew.
+    pub(crate) fn publish(&self, model: &Model, situation: Situation) {
+        let tables: Tables = BTreeMap::from([
+            ("regions", values(regions(model, situation))),
+            ("tenants", values(tenants(model))),
+            ("tenantquotas", values(quotas(model))),
+            ("gpupools", values(pools(model))),
+        ]);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tables);
+    }
+
+    /// Forgets them: this replica does not lead.
+    pub(crate) fn clear(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::default();
+    }
+
+    /// Adds the status of an object that is being read. What is stored (conditions, by whoever
+    /// wrote them) stays.
+    pub(crate) fn decorate(&self, plural: &str, name: &str, object: &mut Value) {
+        let tables = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
+        let Some(view) = tables.get(plural).and_then(|table| table.get(name)) else {
+            return;
+        };
+        let (Some(object), Some(view)) = (object.as_object_mut(), view.as_object()) else {
+            return;
+        };
+        let status = object
+            .entry("status")
+            .or_insert_with(|| Value::Object(serde_json::Map::new()));
+        if let Some(status) = status.as_object_mut() {
+            status.extend(
+                view.iter()
+                    .map(|(field, value)| (field.clone(), value.clone())),
+            );
+        }
+    }
+}
+
+fn values<T: Serialize>(statuses: BTreeMap<String, T>) -> BTreeMap<String, Value> {
+    let value = |(name, status)| (name, serde_json::to_value(status).unwrap_or_default());
+    statuses.into_iter().map(value).collect()
+}
+
+fn add(sum: &mut GpuQuantity, amount: MilliGpus) {
+    sum.0 = sum.0.saturating_add(amount);
+}
+
+fn regions(model: &Model, situation: Situation) -> BTreeMap<String, RegionStatus> {
+    let mut regions: BTreeMap<String, RegionStatus> = model
+        .catalog
+        .regions
+        .keys()
+        .map(|name| (name.clone(), RegionStatus::default()))
+        .collect();
+    for (name, cluster) in &model.catalog.clusters {
+        let Some(region) = regions.get_mut(&cluster.value.spec.region) else {
+            continue;
+        };
+        let ClusterCounts { ready, total } = &mut region.clusters;
+        *total += 1;
+        let Some(state) = model.fleet.clusters.get(name) else {
+            continue;
+        };
+        let heard = state.contact(situation.boot, situation.terms) == Contact::Ready;
+        *ready += u32::from(heard && !cluster.value.spec.cordoned);
+        let (all, free, out) = state.gpus();
+        let GpuCounts {
+            total: sum,
+            free: sum_free,
+            out: sum_out,
+        } = &mut region.gpus;
+        add(sum, all);
+        add(sum_free, free);
+        add(sum_out, out);
+    }
+    regions
+}
+
+/// A tenant counts everything below it.
+fn tenants(model: &Model) -> BTreeMap<String, TenantStatus> {
+    let mut tenants: BTreeMap<String, TenantStatus> = model
+        .catalog
+        .tenants
+        .keys()
+        .map(|name| (name.clone(), TenantStatus::default()))
+        .collect();
+    for quota in model.catalog.quotas.values() {
+        let spec = &quota.value.spec;
+        let Some(tenant) = tenants.get_mut(&spec.tenant) else {
+            continue;
+        };
+        spec.resources
+            .iter()
+            .for_each(|row| add(&mut tenant.gpus.nominal, row.nominal.0));
+    }
+    for row in model.placements() {
+        each_above(model, &row.record.tenant, |name| {
+            if let Some(tenant) = tenants.get_mut(name) {
+                add(&mut tenant.gpus.used, row.record.gpus);
+            }
+        });
+    }
+    for job in model.jobs() {
+        let runs = model.placements_of(job.uid).next().is_some();
+        let pending = model
+            .waiting_of(job.uid)
+            .fold(MilliGpus::ZERO, |sum, gang| {
+                sum.saturating_add(
+                    job.gang(gang.index)
+                        .map_or(MilliGpus::ZERO, |row| row.shape.gpus(&row.shape.most())),
+                )
+            });
+        each_above(model, job.tenant(), |name| {
+            if let Some(tenant) = tenants.get_mut(name) {
+                add(&mut tenant.gpus.pending, pending);
+                tenant.running_jobs += u32::from(runs);
+                tenant.queued_jobs += u32::from(!runs && pending > MilliGpus::ZERO);
+            }
+        });
+    }
+    for tenant in tenants.values_mut() {
+        let TenantGpus {
+            nominal,
+            used,
+            borrowed,
+            ..
+        } = &mut tenant.gpus;
+        borrowed.0 = used.0.saturating_sub(nominal.0);
+    }
+    tenants
+}
+
+/// The tenant and every one above it.
+fn each_above(model: &Model, tenant: &str, mut see: impl FnMut(&str)) {
+    let mut name = Some(tenant.to_owned());
+    for _ in 0..MAX_DEPTH {
+        let Some(current) = name else { return };
+        see(&current);
+        let tenant = model.catalog.tenants.get(&current);
+        name = tenant.and_then(|tenant| tenant.value.spec.parent.clone());
+    }
+}
+
+fn quotas(model: &Model) -> BTreeMap<String, TenantQuotaStatus> {
+    let mut used: BTreeMap<String, BTreeMap<String, GpuQuantity>> = BTreeMap::new();
+    for row in model.placements() {
+        each_above(model, &row.record.tenant, |name| {
+            let flavors = used.entry(name.to_owned()).or_default();
+            add(
+                flavors.entry(row.record.flavor.clone()).or_default(),
+                row.record.gpus,
+            );
+        });
+    }
+    let status = |(name, quota): (&String, &crate::model::Versioned<_>)| {
+        let quota: &meridian_api::kinds::TenantQuota = &quota.value;
+        let by_flavor = used.get(&quota.spec.tenant).cloned().unwrap_or_default();
+        let mut sum = GpuQuantity::default();
+        for amount in by_flavor.values() {
+            add(&mut sum, amount.0);
+        }
+        let status = TenantQuotaStatus {
+            used: sum,
+            used_by_flavor: by_flavor,
+            ..Default::default()
+        };
+        (name.clone(), status)
+    };
+    model.catalog.quotas.iter().map(status).collect()
+}
+
+fn pools(model: &Model) -> BTreeMap<String, GPUPoolStatus> {
+    let status = |(name, pool): (&String, &crate::model::Versioned<_>)| {
+        let pool: &meridian_api::kinds::GPUPool = &pool.value;
+        let reported = pool.spec.pool.as_ref().unwrap_or(name);
+        let cluster = model.fleet.clusters.get(&pool.spec.cluster);
+        let state = cluster.and_then(|cluster| cluster.pools.get(reported));
+        (name.clone(), state.map(pool_status).unwrap_or_default())
+    };
+    model.catalog.pools.iter().map(status).collect()
+}
+
+fn pool_status(pool: &PoolState) -> GPUPoolStatus {
+    let all = shapes::allocatable(&pool.shapes).gpus;
+    let free = shapes::free(&pool.shapes).gpus;
+    let gpus = PoolGpus {
+        total: GpuQuantity(all.saturating_add(pool.out)),
+        allocated: GpuQuantity(all.saturating_sub(free)),
+        free: GpuQuantity(free),
+        unhealthy: GpuQuantity(pool.out),
+    };
+    let host = pool
+        .shapes
+        .iter()
+        .filter(|row| row.hosts > 0)
+        .map(|row| row.free.gpus)
+        .max();
+    let mut largest = BTreeMap::from([("host".to_owned(), GpuQuantity(host.unwrap_or_default()))]);
+    for (depth, level) in pool.levels.iter().enumerate() {
+        largest.insert(level.clone(), GpuQuantity(largest_domain(pool, depth)));
+    }
+    GPUPoolStatus {
+        gpus,
+        largest_free_block: largest,
+        ..Default::default()
+    }
+}
+
+fn largest_domain(pool: &PoolState, depth: usize) -> MilliGpus {
+    let mut free: BTreeMap<&[String], MilliGpus> = BTreeMap::new();
+    for row in &pool.shapes {
+        let domain = row.domains.get(..=depth).unwrap_or_default();
+        let gpus = row
+            .free
+            .gpus
+            .checked_mul(u64::from(row.hosts))
+            .unwrap_or(MilliGpus(u64::MAX));
+        let sum = free.entry(domain).or_default();
+        *sum = sum.saturating_add(gpus);
+    }
+    free.into_values().max().unwrap_or_default()
+}
