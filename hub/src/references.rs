@@ -72,7 +72,9 @@ impl References {
         let unchanged = Compare::ModRevision(keys::policy_head(), known.head);
         Ok(Named {
             tenant: self.object(&known.tenants, "tenants", tenant).await?,
-            class: self.object(&known.classes, "workloadclasses", class).await?,
+            class: self
+                .object(&known.classes, "workloadclasses", class)
+                .await?,
             unchanged,
         })
     }
