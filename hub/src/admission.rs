@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use meridian_api::errors::ErrorCode;
 use meridian_api::ids::Revision;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
 use meridian_api::kinds::{FederatedJob, Tenant, TenantQuota};
@@ -371,10 +372,11 @@ fn invalid(wrong: Vec<meridian_api::errors::FieldError>) -> Denial {
 }
 
 fn in_use(message: String) -> Denial {
+    let code = FieldError::new("", FieldReason::ErrorCode, ErrorCode::InUse.as_str());
     Denial {
         reason: StatusReason::Conflict,
         message,
-        causes: Vec::new(),
+        causes: vec![code],
     }
 }
 

@@ -432,6 +432,11 @@ impl Decider {
         if self.options.leadership.role() != self.term.map_or(Role::Follower(None), Role::Leader) {
             return;
         }
+        // An agent refuses orders that are older than what it has seen: say nothing before the
+        // model has caught up with what was there when the term began.
+        if self.in_doubt || self.model.revision() < self.not_before {
+            return;
+        }
         let untold = self.model.take_untold();
         let attached = |name: &&String| {
             self.model

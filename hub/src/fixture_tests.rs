@@ -40,19 +40,19 @@ impl Fixture {
             revision: 0,
         };
         fixture.put("hub/store-generation", b"1");
-        fixture.object("tenants/-/nlp", "Tenant", json!({}));
+        fixture.object("tenants/-/nlp", "Tenant", &json!({}));
         fixture.object(
             "workloadclasses/-/batch",
             "WorkloadClass",
-            json!({"priority": 5}),
+            &json!({"priority": 5}),
         );
         fixture.object(
             "regions/-/eu",
             "Region",
-            json!({"timeZone": "Europe/Dublin"}),
+            &json!({"timeZone": "Europe/Dublin"}),
         );
         let cluster = json!({"region": "eu", "backend": "Simulated"});
-        fixture.object("memberclusters/-/euw-a", "MemberCluster", cluster);
+        fixture.object("memberclusters/-/euw-a", "MemberCluster", &cluster);
         let size = Some(v1::Resources {
             milli_gpus: 8_000,
             milli_cpus: 96_000,
@@ -71,7 +71,7 @@ impl Fixture {
             shapes: vec![shape],
             out_milli_gpus: 0,
         };
-        fixture.digest(v1::Digest {
+        fixture.digest(&v1::Digest {
             full: true,
             pools: vec![pool],
             ..v1::Digest::default()
@@ -89,7 +89,7 @@ impl Fixture {
     }
 
     /// The circumstances of a decision in the fixture.
-    pub(crate) fn situation(&self) -> Situation {
+    pub(crate) fn situation() -> Situation {
         let terms = ContactTerms {
             suspect: Millis(8_000),
             unreachable: Millis(20_000),
@@ -129,7 +129,7 @@ impl Fixture {
         );
     }
 
-    fn object(&mut self, path: &str, kind: &str, spec: Value) {
+    fn object(&mut self, path: &str, kind: &str, spec: &Value) {
         let name = path.rsplit('/').next().unwrap_or_default();
         let object = json!({
             "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
@@ -171,14 +171,14 @@ impl Fixture {
     }
 
     /// The agent of `euw-a` says so.
-    pub(crate) fn digest(&mut self, digest: v1::Digest) {
+    pub(crate) fn digest(&mut self, digest: &v1::Digest) {
         let cluster = self
             .model
             .fleet
             .clusters
             .entry("euw-a".to_owned())
             .or_default();
-        let touched = cluster.absorb(&digest, NOW).expect("well formed");
+        let touched = cluster.absorb(digest, NOW).expect("well formed");
         self.model.touch("euw-a", touched);
     }
 

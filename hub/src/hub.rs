@@ -17,13 +17,14 @@ use meridian_proto::v1::agent_service_server::AgentServiceServer;
 use meridian_proto::v1::federation_service_server::FederationServiceServer;
 use meridian_runtime::network::{self, Listener};
 use meridian_runtime::{Clock, Network, Random, Tasks};
-use meridian_store::{Operation, SharedStore};
+use meridian_store::SharedStore;
 use tokio::sync::mpsc;
 
 use crate::admission::HubAdmission;
 use crate::config::HubConfig;
 use crate::decider::{Decider, DeciderOptions, Execution};
 use crate::explanations::Explanations;
+use crate::housekeeping;
 use crate::journal::Journal;
 use crate::kinds;
 use crate::leadership::{Election, Leader, Leadership};
@@ -125,13 +126,20 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         tasks,
         ..
     } = options;
-    let compaction = compact(
+    let compaction = housekeeping::compact(
         Arc::clone(&store),
         clock.clone(),
         config.history,
         tasks.cancelled(),
     );
     tasks.spawn("compaction", compaction);
+    let sweep = housekeeping::sweep(
+        Arc::clone(&store),
+        clock.clone(),
+        leadership.clone(),
+        tasks.cancelled(),
+    );
+    tasks.spawn("sweep", sweep);
     let sessions = AgentSessions::new(SessionOptions {
         clock: clock.clone(),
         store: Arc::clone(&store),
@@ -309,34 +317,5 @@ async fn show_metrics(State(health): State<Arc<Health>>) -> impl IntoResponse {
     match health.metrics.encode() {
         Ok(text) => (StatusCode::OK, text),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    }
-}
-
-/// Forgets revisions older than `history`. Any replica may: compacting twice is no harm.
-async fn compact(
-    store: SharedStore,
-    clock: Clock,
-    history: Millis,
-    stop: tokio_util::sync::CancellationToken,
-) -> Result<(), std::convert::Infallible> {
-    let mut before = None;
-    loop {
-        tokio::select! {
-            () = clock.sleep(history) => {}
-            () = stop.cancelled() => return Ok(()),
-        }
-        if let Some(below) = before
-            && let Err(error) = store.compact(below).await
-        {
-            tracing::warn!(%error, "old revisions could not be compacted");
-        }
-        before = match store.revision().await {
-            Ok(revision) => Some(revision),
-            Err(error) => {
-                let why = Operation::Compact;
-                tracing::warn!(%error, ?why, "the store's revision could not be read");
-                None
-            }
-        };
     }
 }

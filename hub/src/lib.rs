@@ -12,6 +12,7 @@ mod explanations;
 pub mod fence;
 #[cfg(test)]
 mod fixture_tests;
+mod housekeeping;
 mod hub;
 pub mod journal;
 mod kinds;

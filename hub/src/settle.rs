@@ -116,10 +116,13 @@ fn observation(job: &Job, index: u32, seen: &Seen) -> Event {
 
 fn failure(job: &Job, index: u32, seen: &Seen) -> Failure {
     match seen.reason.as_str() {
-        "NodeLost" => Failure::NodeLost,
+        // Its pods were taken away by somebody else: as little the job's doing as a lost node.
+        "NodeLost" | "Interrupted" => Failure::NodeLost,
         "PlaceTimeout" => Failure::PlaceTimeout,
         "PlacementRefused" => Failure::NotAdmitted,
         "RuntimeExceeded" => Failure::RuntimeExceeded,
+        // Its template cannot be run as it is: another try would end the same.
+        "Misconfigured" => Failure::Exit { restarts_left: 0 },
         _ => exit(job, index, seen.exit_code),
     }
 }

@@ -146,7 +146,7 @@ fn a_suspended_job_gives_its_place_back_and_waits() {
     fixture.saw(0, FIRST, GangStep::Stopped, "");
     fixture.carry_out(&settle(&fixture).expect("the proof"));
     assert!(fixture.model.waiting().contains(&gang(0)));
-    let snapshot = fixture.model.snapshot(fixture.situation()).snapshot;
+    let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
     assert!(
         snapshot.waiting[0].suspended,
         "it rests for nobody: only its person holds it"

@@ -356,11 +356,19 @@ fn from_api_status(status: ApiStatus) -> ApiError {
         .into_iter()
         .map(|cause| FieldError::new(cause.path, field_reason(cause.reason), cause.message))
         .collect();
+    let all_unknown = !causes.is_empty()
+        && causes
+            .iter()
+            .all(|cause| cause.reason == FieldReason::Unknown);
     let code = match status.reason {
         StatusReason::AlreadyExists => ErrorCode::AlreadyExists,
         StatusReason::NotFound => ErrorCode::NotFound,
         StatusReason::Conflict => ErrorCode::Conflict,
         StatusReason::Forbidden => ErrorCode::Forbidden,
+        StatusReason::Invalid | StatusReason::BadRequest if only_unknown(&causes) => {
+            ErrorCode::UnknownField
+        }
+        StatusReason::Invalid | StatusReason::BadRequest if all_unknown => ErrorCode::UnknownField,
         StatusReason::Invalid | StatusReason::BadRequest => ErrorCode::InvalidObject,
         StatusReason::RequestEntityTooLarge => ErrorCode::TooLarge,
         StatusReason::TooManyRequests => ErrorCode::Overloaded,
@@ -373,11 +381,19 @@ fn from_api_status(status: ApiStatus) -> ApiError {
     error
 }
 
+/// True when nothing is wrong but fields that the kind does not have.
+fn only_unknown(causes: &[FieldError]) -> bool {
+    let unknown = |cause: &FieldError| cause.reason == FieldReason::Unknown;
+    !causes.is_empty() && causes.iter().all(unknown)
+}
+
 fn field_reason(reason: meridian_apiserver::FieldReason) -> FieldReason {
     use meridian_apiserver::FieldReason as Theirs;
     match reason {
         Theirs::Required => FieldReason::Required,
-        Theirs::Invalid | Theirs::ResourceVersionTooLarge => FieldReason::Invalid,
+        Theirs::Invalid | Theirs::ResourceVersionTooLarge | Theirs::ErrorCode | Theirs::Help => {
+            FieldReason::Invalid
+        }
         Theirs::TypeInvalid => FieldReason::TypeInvalid,
         Theirs::NotSupported => FieldReason::NotSupported,
         Theirs::Forbidden => FieldReason::Forbidden,

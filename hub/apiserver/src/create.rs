@@ -4,6 +4,7 @@
 //! that exists (see `write`).
 
 use futures::StreamExt as _;
+use meridian_runtime::clock::UnixMillis;
 use meridian_store::keys::{ObjectKey, Part};
 use meridian_store::{Compare, Op, Operation as StoreCall, Revision, StoreError, Txn, TxnResponse};
 use serde_json::{Value, json};
@@ -236,7 +237,8 @@ impl Resources {
         if let Some(idempotency) = &options.idempotency {
             let unused = Compare::ModRevision(idempotency.key.clone(), Revision::default());
             txn.compares.push(unused);
-            txn.success.push(idempotency.record(&key, &object));
+            txn.success
+                .push(idempotency.record(&key, &object, self.clock().wall()));
         }
         Ok(Step::Commit(Box::new(Ready {
             key,
@@ -322,13 +324,14 @@ impl Resources {
 }
 
 impl Idempotency {
-    fn record(&self, key: &ObjectKey, object: &Value) -> Op {
+    fn record(&self, key: &ObjectKey, object: &Value, now: UnixMillis) -> Op {
         let record = json!({
             "fingerprint": self.fingerprint,
             "plural": key.plural,
             "namespace": key.namespace.as_deref().unwrap_or(""),
             "name": key.name,
             "uid": metadata::text(object, "uid"),
+            "at": now.0,
         });
         Op::Put {
             key: self.key.clone(),

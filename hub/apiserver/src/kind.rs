@@ -62,6 +62,10 @@ pub enum FieldReason {
     Unknown,
     /// The revision asked for is not there yet.
     ResourceVersionTooLarge,
+    /// Not a field: the stable code of the refusal, for programs.
+    ErrorCode,
+    /// Not a field: what to do about the refusal.
+    Help,
 }
 
 impl FieldReason {
@@ -79,6 +83,8 @@ impl FieldReason {
             Self::NotFound => "FieldValueNotFound",
             Self::Unknown => "FieldUnknown",
             Self::ResourceVersionTooLarge => "ResourceVersionTooLarge",
+            Self::ErrorCode => "ErrorCode",
+            Self::Help => "Help",
         }
     }
 }

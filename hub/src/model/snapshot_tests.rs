@@ -8,7 +8,7 @@ use super::*;
 use crate::fixture_tests::{FIRST, Fixture, JOB, NOW, gang};
 
 fn free(fixture: &Fixture) -> u64 {
-    let snapshot = fixture.model.snapshot(fixture.situation()).snapshot;
+    let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
     shapes::free(&snapshot.pools[0].shapes).gpus.whole()
 }
 
@@ -51,7 +51,7 @@ fn what_is_decided_and_not_yet_shown_is_taken_out_once() {
         shapes: vec![shape(8_000, 3), shape(0, 1)],
         out_milli_gpus: 0,
     };
-    fixture.digest(v1::Digest {
+    fixture.digest(&v1::Digest {
         full: true,
         pools: vec![pool],
         gangs: vec![seen],
@@ -68,7 +68,7 @@ fn what_is_decided_and_not_yet_shown_is_taken_out_once() {
 fn a_job_that_names_nothing_there_is_troubled_not_lost() {
     let mut fixture = Fixture::new(4);
     fixture.job(&json!({"tenant": "nobody"}), &json!({}));
-    let labelled = fixture.model.snapshot(fixture.situation());
+    let labelled = fixture.model.snapshot(Fixture::situation());
     assert!(labelled.snapshot.waiting.is_empty());
     let (troubled, trouble) = &labelled.troubled[0];
     assert_eq!(
@@ -89,11 +89,11 @@ fn a_gang_that_failed_to_start_rests() {
         .or_default()
         .again(FIRST, false, NOW);
     fixture.put(&format!("progress/{JOB}"), &progress.to_json());
-    let labelled = fixture.model.snapshot(fixture.situation());
+    let labelled = fixture.model.snapshot(Fixture::situation());
     assert_eq!(labelled.troubled[0].1.reason, Reason::PendingEvaluation);
     let later = Situation {
         now: NOW.after(meridian_api::units::Millis(1_000)),
-        ..fixture.situation()
+        ..Fixture::situation()
     };
     let labelled = fixture.model.snapshot(later);
     assert!(labelled.snapshot.waiting[0].next_epoch > FIRST);
@@ -110,8 +110,8 @@ fn a_question_about_a_job_leaves_no_trace() {
         .object
         .as_ref()
         .clone();
-    let before = fixture.model.snapshot(fixture.situation()).snapshot;
-    let asked = fixture.model.hypothetical(fixture.situation(), &job);
+    let before = fixture.model.snapshot(Fixture::situation()).snapshot;
+    let asked = fixture.model.hypothetical(Fixture::situation(), &job);
     let (labelled, uid) = asked.expect("it names what is there");
     let ours = labelled
         .snapshot
@@ -119,5 +119,8 @@ fn a_question_about_a_job_leaves_no_trace() {
         .iter()
         .filter(|row| row.gang.job == uid);
     assert_eq!((before.waiting.len(), ours.count()), (3, 3));
-    assert_eq!(fixture.model.snapshot(fixture.situation()).snapshot, before);
+    assert_eq!(
+        fixture.model.snapshot(Fixture::situation()).snapshot,
+        before
+    );
 }

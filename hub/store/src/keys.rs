@@ -175,10 +175,10 @@ pub fn idempotency(namespace: &str, hash: &str) -> Bytes {
     format!("idempotency/{namespace}/{hash}").into()
 }
 
-/// A pod template by the SHA-256 of its canonical JSON in hexadecimal.
+/// Every idempotency record.
 #[must_use]
-pub fn template(hash: &str) -> Bytes {
-    format!("templates/{hash}").into()
+pub fn idempotencies() -> KeyRange {
+    KeyRange::prefix("idempotency/")
 }
 
 #[cfg(test)]

@@ -377,6 +377,8 @@ pub enum Operation {
     WriteCapacity,
     /// Compaction of old revisions.
     Compact,
+    /// End of idempotency records.
+    Sweep,
     /// Health and conformance probes.
     Probe,
 }

@@ -81,6 +81,7 @@ impl Operation {
             Self::AttachAgent => "attach_agent",
             Self::WriteCapacity => "write_capacity",
             Self::Compact => "compact",
+            Self::Sweep => "sweep",
             Self::Probe => "probe",
         }
     }
