@@ -8,4 +8,5 @@ pub mod fleet;
 pub mod playground;
 pub mod ports;
 pub mod process;
+pub mod simulation;
 pub mod tools;
