@@ -26,8 +26,8 @@ check: ## format, lints and documentation, all without a warning
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features
 
-bench: setup ## all benches, or one: NAME=submit-durable
-	cargo bench -p meridian-e2e $(if $(NAME),--bench $(NAME))
+bench: setup ## all benches, or one: NAME=submit-durable; ARGS="--quick" shows that they work
+	@e2e/bench/run.sh $(NAME) -- $(ARGS)
 
 build: ## release binaries in target/release
 	@e2e/setup.sh build
