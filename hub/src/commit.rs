@@ -82,7 +82,8 @@ impl Committer {
         if let Commit::Done(_, events) = &commit {
             model.absorb_own(events);
             if let (Some((reason, message)), Some(entry)) = (change.told, about) {
-                tracing::info!(job = %entry.name, namespace = %entry.namespace, reason, "{message}");
+                let (job, namespace) = (&entry.name, &entry.namespace);
+                tracing::info!(%job, %namespace, reason, "{message}");
                 self.journal.record(JournalEntry {
                     reason,
                     message,

@@ -35,6 +35,9 @@ const COALESCE: Millis = Millis(2);
 const DECIDE_AT_LEAST_EVERY: Millis = Millis::seconds(30);
 /// Pause between looks when a round could not be run.
 const RETRY: Millis = Millis(100);
+/// Records of clusters, views and metrics follow a round at most this late: they cost the whole
+/// fleet, so they are not made for each of hundreds of reports a second.
+const CHORES_EVERY: Millis = Millis(500);
 /// Keys in one page of a load: tonic's message limit divided by the usual size of an object.
 const LOAD_PAGE: usize = 2_000;
 /// Pause before the store is tried again after it failed.
@@ -88,6 +91,8 @@ pub(crate) struct Decider {
     not_before: Revision,
     /// A write may or may not have been done: find out before the next.
     in_doubt: bool,
+    /// Something happened since records, views and metrics were made.
+    chores: Chores,
     /// A decision is due then, whatever happens.
     next_look: BootMillis,
 }
@@ -109,6 +114,7 @@ impl Decider {
             term: None,
             not_before: Revision::default(),
             in_doubt: false,
+            chores: Chores::default(),
             next_look: BootMillis::ZERO,
         }
     }
@@ -172,7 +178,11 @@ impl Decider {
     /// Takes in whatever comes first.
     async fn wait(&mut self, changes: &mut WatchStream) -> Result<(), StoreError> {
         // A follower wakes for nothing but news; a leader that could not look yet soon tries again.
-        let next = self.next_look.max(self.options.clock.boot().after(RETRY));
+        let next = self
+            .chores
+            .due()
+            .map_or(self.next_look, |due| due.min(self.next_look));
+        let next = next.max(self.options.clock.boot().after(RETRY));
         let options = &mut self.options;
         tokio::select! {
             batch = changes.next() => {
@@ -235,6 +245,7 @@ impl Decider {
             return;
         }
         cluster.incarnation = event.incarnation;
+        cluster.attached_under = Some(event.fence);
         let touched = match event.what {
             Said::Attached {
                 version,
@@ -291,7 +302,6 @@ impl Decider {
                 self.options.explanations.publish(Explained::default());
                 self.options.views.clear();
                 self.options.orders.clear();
-                self.model.fleet.start_term();
                 self.options.metrics.leading.set(0);
             }
             return;
@@ -299,7 +309,7 @@ impl Decider {
         if self.term != Some(fence) {
             self.term = Some(fence);
             self.options.orders.clear();
-            self.model.fleet.start_term();
+            self.model.fleet.start_term(fence);
             self.model.start_term();
             self.in_doubt = true;
             self.options.metrics.leading.set(1);
@@ -323,7 +333,18 @@ impl Decider {
         }
         self.settle(fence).await?;
         self.decide(fence).await?;
+        self.do_chores(fence).await
+    }
+
+    /// What may follow a little later: clusters' records, sums for readers, metrics.
+    async fn do_chores(&mut self, fence: Fence) -> Result<(), StoreError> {
         let situation = self.situation();
+        if !self.chores.take(situation.boot) {
+            return Ok(());
+        }
+        self.options.views.publish(&self.model, situation);
+        let explained = self.options.explanations.newest();
+        self.committer.show(&self.model, &explained, situation);
         self.committer
             .record_clusters(&mut self.model, fence, situation)
             .await
@@ -369,7 +390,18 @@ impl Decider {
         if !self.model.take_changed() && !is_due {
             return Ok(());
         }
+        self.chores.noted = true;
         self.next_look = self.look_again();
+        if self.model.waiting().is_empty() {
+            // Nobody asks for anything: nothing to decide, and nothing to explain.
+            let (revision, decided) = (self.model.revision(), self.options.clock.wall());
+            self.options.explanations.publish(Explained {
+                revision,
+                decided,
+                ..Explained::default()
+            });
+            return Ok(());
+        }
         let labelled = Arc::new(self.model.snapshot(self.situation()));
         let plan = self.plan(Arc::clone(&labelled)).await;
         let snapshot = &labelled.snapshot;
@@ -449,12 +481,34 @@ impl Decider {
         for (cluster, orders) in crate::sessions::orders_of(&self.model, &clusters) {
             self.options.orders.publish(&cluster, orders);
         }
-        self.options.views.publish(&self.model, self.situation());
-        self.committer.show(
-            &self.model,
-            &self.options.explanations.newest(),
-            self.situation(),
-        );
+    }
+}
+
+/// When records, views and metrics are made again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chores {
+    /// When they were done last.
+    done: BootMillis,
+    /// Something happened since.
+    noted: bool,
+}
+
+impl Chores {
+    /// When they are due; `None` = nothing happened.
+    fn due(&self) -> Option<BootMillis> {
+        self.noted.then(|| self.done.after(CHORES_EVERY))
+    }
+
+    /// True when it is time; they then count as done.
+    fn take(&mut self, now: BootMillis) -> bool {
+        let due = self.due().is_some_and(|due| now >= due);
+        if due {
+            *self = Self {
+                done: now,
+                noted: false,
+            };
+        }
+        due
     }
 }
 

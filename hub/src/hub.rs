@@ -118,40 +118,15 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     };
     let resources = serve_objects(&options, &shared)?;
     decide(&options, &shared, events, questions);
+    keep_house(&options, &leadership);
+    serve_agents(agents, &options, &shared, events_in);
     let HubOptions {
-        config,
         store,
         clock,
         metrics,
         tasks,
         ..
     } = options;
-    let compaction = housekeeping::compact(
-        Arc::clone(&store),
-        clock.clone(),
-        config.history,
-        tasks.cancelled(),
-    );
-    tasks.spawn("compaction", compaction);
-    let sweep = housekeeping::sweep(
-        Arc::clone(&store),
-        clock.clone(),
-        leadership.clone(),
-        tasks.cancelled(),
-    );
-    tasks.spawn("sweep", sweep);
-    let sessions = AgentSessions::new(SessionOptions {
-        clock: clock.clone(),
-        store: Arc::clone(&store),
-        leadership: leadership.clone(),
-        orders: shared.orders,
-        events: events_in,
-        templates: Arc::new(Templates::new(Arc::clone(&store))),
-        terms: config.contact_terms(),
-        beat: config.contact.beat,
-        tasks: tasks.clone(),
-    });
-    serve_agents(agents, sessions, &tasks);
     let jobs = resources
         .registry()
         .plural(JOBS)
@@ -260,12 +235,44 @@ async fn listen(network: &dyn Network, address: &str) -> Result<Listener, StartE
     })
 }
 
-fn serve_agents(listener: Listener, sessions: AgentSessions, tasks: &Tasks) {
+fn keep_house(options: &HubOptions, leadership: &Leadership) {
+    let (tasks, history) = (&options.tasks, options.config.history);
+    let (store, clock) = (Arc::clone(&options.store), options.clock.clone());
+    let compaction = housekeeping::compact(store, clock, history, tasks.cancelled());
+    tasks.spawn("compaction", compaction);
+    let (store, clock) = (Arc::clone(&options.store), options.clock.clone());
+    let sweep = housekeeping::sweep(store, clock, leadership.clone(), tasks.cancelled());
+    tasks.spawn("sweep", sweep);
+}
+
+fn serve_agents(
+    listener: Listener,
+    options: &HubOptions,
+    shared: &Shared,
+    events: mpsc::Sender<SessionEvent>,
+) {
+    let HubOptions {
+        config,
+        store,
+        clock,
+        tasks,
+        ..
+    } = options;
+    let sessions = AgentSessions::new(SessionOptions {
+        clock: clock.clone(),
+        store: Arc::clone(store),
+        leadership: shared.leadership.clone(),
+        orders: shared.orders.clone(),
+        events,
+        templates: Arc::new(Templates::new(Arc::clone(store))),
+        terms: config.contact_terms(),
+        beat: config.contact.beat,
+        tasks: tasks.clone(),
+    });
     let service = AgentServiceServer::new(sessions).max_decoding_message_size(MAX_AGENT_MESSAGE);
-    let stop = tasks.cancelled();
     let serving = network::grpc_server()
         .add_service(service)
-        .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned());
+        .serve_with_incoming_shutdown(listener.into_stream(), tasks.cancelled().cancelled_owned());
     tasks.spawn("agents' listener", serving);
 }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use meridian_api::ids::Uid;
 use meridian_api::kinds::gpu_pool::{GPUPoolStatus, PoolGpus};
 use meridian_api::kinds::region::{ClusterCounts, GpuCounts, RegionStatus};
 use meridian_api::kinds::tenant::{TenantGpus, TenantStatus};
@@ -134,21 +135,13 @@ fn tenants(model: &Model) -> BTreeMap<String, TenantStatus> {
             }
         });
     }
-    for job in model.jobs() {
-        let runs = model.placements_of(job.uid).next().is_some();
-        let pending = model
-            .waiting_of(job.uid)
-            .fold(MilliGpus::ZERO, |sum, gang| {
-                sum.saturating_add(
-                    job.gang(gang.index)
-                        .map_or(MilliGpus::ZERO, |row| row.shape.gpus(&row.shape.most())),
-                )
-            });
+    for (uid, load) in loads(model) {
+        let Some(job) = model.job(uid) else { continue };
         each_above(model, job.tenant(), |name| {
             if let Some(tenant) = tenants.get_mut(name) {
-                add(&mut tenant.gpus.pending, pending);
-                tenant.running_jobs += u32::from(runs);
-                tenant.queued_jobs += u32::from(!runs && pending > MilliGpus::ZERO);
+                add(&mut tenant.gpus.pending, load.pending);
+                tenant.running_jobs += u32::from(load.runs);
+                tenant.queued_jobs += u32::from(!load.runs);
             }
         });
     }
@@ -162,6 +155,28 @@ fn tenants(model: &Model) -> BTreeMap<String, TenantStatus> {
         borrowed.0 = used.0.saturating_sub(nominal.0);
     }
     tenants
+}
+
+/// What a job that is not over does.
+#[derive(Default)]
+struct Load {
+    runs: bool,
+    pending: MilliGpus,
+}
+
+/// Jobs that hold or wait for GPUs. Those that are over, the most by far, are not walked.
+fn loads(model: &Model) -> BTreeMap<Uid, Load> {
+    let mut loads: BTreeMap<Uid, Load> = BTreeMap::new();
+    for row in model.placements() {
+        loads.entry(row.record.gang.job).or_default().runs = true;
+    }
+    for gang in model.waiting() {
+        let row = model.job(gang.job).and_then(|job| job.gang(gang.index));
+        let gpus = row.map_or(MilliGpus::ZERO, |row| row.shape.gpus(&row.shape.most()));
+        let load = loads.entry(gang.job).or_default();
+        load.pending = load.pending.saturating_add(gpus);
+    }
+    loads
 }
 
 /// The tenant and every one above it.

@@ -1,7 +1,8 @@
 //! The part of the core group that tools take for granted: namespaces and events.
 //!
 //! Owns virtual namespaces (a namespace needs no making: every valid name is one) and the list of
-//! events that the server's owner gives, so that `kubectl -n`, `create namespace` and `describe` work. Stores nothing.
+//! events that the server's owner gives, so that `kubectl -n`, `create namespace` and `describe`
+//! work. Stores nothing.
 
 use std::sync::Arc;
 

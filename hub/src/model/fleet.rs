@@ -18,6 +18,8 @@ use meridian_store::KeyValue;
 use meridian_store::keys::ObjectKey;
 use serde::{Deserialize, Serialize};
 
+use crate::fence::Fence;
+
 /// Most pools of one cluster; a digest with more is refused. Hardware generations times purposes
 /// in the largest fleets known stay below a hundred.
 pub(crate) const MAX_POOLS: usize = 1024;
@@ -50,6 +52,8 @@ pub(crate) struct ClusterState {
     pub(crate) declared: bool,
     /// Life of the agent that attached last.
     pub(crate) incarnation: Incarnation,
+    /// Term in which it attached.
+    pub(crate) attached_under: Option<Fence>,
     /// Version of that agent.
     pub(crate) version: String,
     /// Boot clock of this hub when it last heard the agent; `None` = never in this term.
@@ -176,9 +180,12 @@ impl Fleet {
         cluster.status = serde_json::from_slice(&entry.value).ok().map(Arc::new);
     }
 
-    /// Forgets who was heard: a new term begins, agents attach again.
-    pub(crate) fn start_term(&mut self) {
+    /// Forgets who was heard in another term than that of `fence`: those agents attach again.
+    pub(crate) fn start_term(&mut self, fence: Fence) {
         for cluster in self.clusters.values_mut() {
+            if cluster.attached_under == Some(fence) {
+                continue;
+            }
             cluster.heard = None;
             cluster.seen.clear();
             cluster.written = Written::default();

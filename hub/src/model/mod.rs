@@ -80,11 +80,6 @@ impl Model {
         self.ledger_head
     }
 
-    /// All jobs, by UID.
-    pub(crate) fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs.values()
-    }
-
     /// One job.
     #[must_use]
     pub(crate) fn job(&self, uid: Uid) -> Option<&Job> {
@@ -118,16 +113,6 @@ impl Model {
         self.placements
             .range(of_job)
             .map(|(_, placement)| placement)
-    }
-
-    /// Gangs of one job that wait for a place.
-    pub(crate) fn waiting_of(&self, job: Uid) -> impl Iterator<Item = &GangId> {
-        self.waiting.range(
-            GangId { job, index: 0 }..=GangId {
-                job,
-                index: u32::MAX,
-            },
-        )
     }
 
     /// Gangs that wait for a place.

@@ -241,11 +241,11 @@ impl Model {
 
     fn pool_rows(&self, ordinals: &Ordinals) -> Vec<Pool> {
         let mut rows = Vec::new();
+        let mut unlisted = self.unlisted();
         for (cluster, ordinal) in &ordinals.clusters {
             let Some(state) = self.fleet.clusters.get(cluster) else {
                 continue;
             };
-            let mut unlisted = self.unlisted(cluster, state);
             for (name, pool) in &state.pools {
                 let declared = self
                     .catalog
@@ -268,24 +268,33 @@ impl Model {
                         .unwrap_or_default(),
                     classes: classes.copied().collect(),
                     levels: pool.levels.clone(),
-                    shapes: self.room(pool, unlisted.remove(name.as_str()).unwrap_or_default()),
+                    shapes: self.room(
+                        pool,
+                        unlisted
+                            .remove(&(cluster.as_str(), name.as_str()))
+                            .unwrap_or_default(),
+                    ),
                 });
             }
         }
         rows
     }
 
-    /// Placements whose devices the cluster's newest digest does not include yet, by pool.
-    fn unlisted(&self, cluster: &str, state: &ClusterState) -> BTreeMap<&str, Vec<GangId>> {
-        let mut unlisted: BTreeMap<&str, Vec<GangId>> = BTreeMap::new();
+    /// Placements whose devices their cluster's newest digest does not include yet, by cluster
+    /// and pool.
+    fn unlisted(&self) -> BTreeMap<(&str, &str), Vec<GangId>> {
+        let mut unlisted: BTreeMap<(&str, &str), Vec<GangId>> = BTreeMap::new();
         for (gang, row) in &self.placements {
             let record = &row.record;
-            let shown = state
-                .seen
-                .get(gang)
+            let cluster = self.fleet.clusters.get(&record.cluster);
+            let shown = cluster
+                .and_then(|cluster| cluster.seen.get(gang))
                 .is_some_and(|seen| seen.epoch == record.epoch && (seen.holds || seen.is_over()));
-            if record.cluster == cluster && !shown {
-                unlisted.entry(&record.pool).or_default().push(*gang);
+            if !shown {
+                unlisted
+                    .entry((&record.cluster, &record.pool))
+                    .or_default()
+                    .push(*gang);
             }
         }
         unlisted

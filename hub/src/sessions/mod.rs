@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 pub(crate) use orders::{Order, Orders, orders_of};
 pub(crate) use session::{AgentSessions, SessionOptions};
 
+use crate::fence::Fence;
 use crate::model::Heard;
 
 /// Events of agents waiting to be taken into the model. A thousand clusters that all send a
@@ -30,6 +31,8 @@ pub(crate) const SESSION_EVENTS: usize = 1024;
 pub(crate) struct SessionEvent {
     /// Whose agent.
     pub(crate) cluster: String,
+    /// Term in which it attached.
+    pub(crate) fence: Fence,
     /// Which life of it: older ones are ignored.
     pub(crate) incarnation: Incarnation,
     /// What.

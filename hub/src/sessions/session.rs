@@ -174,7 +174,8 @@ impl Session {
             Err(end) => end,
             Ok(orders) => self.serve(&mut incoming, orders).await,
         };
-        tracing::info!(cluster = %self.cluster, incarnation = %self.incarnation, %end, "session ended");
+        let (cluster, incarnation) = (&self.cluster, self.incarnation);
+        tracing::info!(%cluster, %incarnation, %end, "session ended");
         self.say_why(&end).await;
         // The model takes in nothing more of this life; it goes on counting silence.
         let _ = self.tell_model(Said::Detached).await;
@@ -378,6 +379,7 @@ impl Session {
     async fn tell_model(&self, what: Said) -> Result<(), End> {
         let event = SessionEvent {
             cluster: self.cluster.clone(),
+            fence: self.fence,
             incarnation: self.incarnation,
             what,
         };
