@@ -73,11 +73,7 @@ impl HubAdmission {
         let Some(mut job) = change.after.cloned() else {
             return Ok(Admitted::default());
         };
-        let namespace = change.key.namespace.clone().unwrap_or_default();
-        add_finalizer(&mut job);
-        if job.pointer("/spec/tenant").is_none() {
-            job["spec"]["tenant"] = json!(namespace);
-        }
+        complete(change.key, &mut job);
         if let Some(traceparent) = telemetry::traceparent(&tracing::Span::current())
             && job["metadata"]["annotations"]
                 .get(TRACEPARENT_ANNOTATION)
@@ -329,8 +325,23 @@ fn absences(tenant: &str, class: &str, named: &Named) -> Vec<String> {
     warnings
 }
 
+/// Writes down what a job leaves out: its tenant, and that it goes only when drained.
+pub(crate) fn complete(key: &ObjectKey, job: &mut Value) {
+    // What is on its way out is not held back again.
+    if job.pointer("/metadata/deletionTimestamp").is_none() {
+        add_finalizer(job);
+    }
+    let tenant = key.namespace.as_deref().unwrap_or_default();
+    if let Some(spec) = job.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.entry("tenant").or_insert_with(|| json!(tenant));
+    }
+}
+
 fn add_finalizer(job: &mut Value) {
-    let finalizers = &mut job["metadata"]["finalizers"];
+    let Some(metadata) = job.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let finalizers = metadata.entry("finalizers").or_insert(Value::Null);
     match finalizers.as_array_mut() {
         Some(list) if list.iter().any(|name| name == FINALIZER) => {}
         Some(list) => list.push(json!(FINALIZER)),

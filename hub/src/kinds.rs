@@ -12,6 +12,7 @@ use meridian_apiserver::{
 use meridian_store::keys::ObjectKey;
 use serde_json::Value;
 
+use crate::admission;
 use crate::explanations::Explanations;
 use crate::model::JOBS;
 use crate::views::Views;
@@ -83,6 +84,12 @@ impl KindHooks for Hooks {
             .into_iter()
             .map(field_error)
             .collect()
+    }
+
+    fn complete(&self, key: &ObjectKey, object: &mut Value) {
+        if self.info.plural == JOBS {
+            admission::complete(key, object);
+        }
     }
 
     fn decorate(&self, key: &ObjectKey, object: &mut Value) {

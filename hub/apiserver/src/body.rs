@@ -5,9 +5,13 @@
 
 use std::fmt;
 
+use axum::body::Body;
+use bytes::Bytes;
+use futures::StreamExt as _;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use crate::http::MAX_BODY_BYTES;
 use crate::status::{ApiStatus, StatusReason};
 
 /// Deepest nesting of a body. A pod template with affinity terms is about 20 deep; the JSON
@@ -15,6 +19,10 @@ use crate::status::{ApiStatus, StatusReason};
 pub(crate) const MAX_DEPTH: usize = 64;
 /// Most duplicate fields that are named in one answer.
 const MAX_DUPLICATES: usize = 16;
+
+/// Bytes of a body that is too large which are read all the same and dropped: who still sends
+/// would else see a broken connection instead of the answer. Beyond it that is what they see.
+const MAX_DROPPED_BYTES: usize = 32 * MAX_BODY_BYTES;
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +59,29 @@ pub(crate) struct Decoded {
     pub value: Value,
     /// Paths of fields that appear twice.
     pub duplicates: Vec<String>,
+}
+
+/// The body, or what is wrong with it once its sender is done.
+pub(crate) async fn whole(body: Body) -> Result<Bytes, ApiStatus> {
+    let mut chunks = body.into_data_stream();
+    let (mut kept, mut length) = (Vec::new(), 0_usize);
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| {
+            let message = format!("the body of the request ended early: {error}");
+            ApiStatus::new(StatusReason::BadRequest, message)
+        })?;
+        length = length.saturating_add(chunk.len());
+        if length <= MAX_BODY_BYTES {
+            kept.extend_from_slice(&chunk);
+        } else if length > MAX_DROPPED_BYTES {
+            break;
+        }
+    }
+    if length <= MAX_BODY_BYTES {
+        return Ok(kept.into());
+    }
+    let message = format!("the body of a request may have at most {MAX_BODY_BYTES} bytes");
+    Err(ApiStatus::new(StatusReason::RequestEntityTooLarge, message))
 }
 
 /// Reads a body.

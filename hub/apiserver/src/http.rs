@@ -18,7 +18,7 @@ use meridian_runtime::clock::Millis;
 use serde_json::{Value, json};
 
 use crate::admission::{Actor, Request};
-use crate::body::{Format, decode};
+use crate::body::{Format, decode, whole};
 use crate::kind::Kind;
 use crate::negotiate::{self, DiscoveryForm};
 use crate::openapi::Documents;
@@ -135,6 +135,17 @@ impl Answer {
         }
     }
 
+    /// kubectl asks version 2 about a kind that version 3 does not have, only as protobuf: an empty
+    /// message lets it go on to say that there is no such kind.
+    fn no_openapi_v2() -> Self {
+        Self {
+            content_type: HeaderValue::from_static(
+                "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+            ),
+            ..Self::bytes(Bytes::new())
+        }
+    }
+
     fn stream(lines: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         let body = Body::from_stream(lines.map(Ok::<Bytes, Infallible>));
         Self {
@@ -216,13 +227,7 @@ impl Server {
     async fn handle(&self, request: HttpRequest) -> Result<Answer, ApiStatus> {
         let (parts, body) = request.into_parts();
         let route = route::parse(self.resources.registry(), parts.uri.path())?;
-        let body = axum::body::to_bytes(body, MAX_BODY_BYTES)
-            .await
-            .map_err(|_| {
-                let message =
-                    format!("the body of a request may have at most {MAX_BODY_BYTES} bytes");
-                ApiStatus::new(StatusReason::RequestEntityTooLarge, message)
-            })?;
+        let body = whole(body).await?;
         let actor = parts.extensions.get::<Actor>().cloned().unwrap_or_default();
         let call = Call {
             method: parts.method,
@@ -247,6 +252,7 @@ impl Server {
             | Route::Groups
             | Route::Group(_)
             | Route::Resources(..)
+            | Route::OpenApiV2
             | Route::OpenApiIndex
             | Route::OpenApi(_) => self.document(&call, route),
         }
@@ -281,6 +287,7 @@ impl Server {
                     .map(Answer::bytes)
                     .ok_or_else(route::no_such_resource);
             }
+            Route::OpenApiV2 => return Ok(Answer::no_openapi_v2()),
             Route::OpenApiIndex => Some(self.documents.index()),
             Route::ServerVersion => Some(discovery::server_version()),
             Route::CoreResources => Some(discovery::core_resources()),

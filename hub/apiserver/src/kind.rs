@@ -140,6 +140,12 @@ pub trait KindHooks: Send + Sync {
         Vec::new()
     }
 
+    /// Writes down again what an update left out and admission had filled in at creation: so a
+    /// document may be put as it was made.
+    fn complete(&self, key: &ObjectKey, object: &mut Value) {
+        let _ = (key, object);
+    }
+
     /// Adds to the status at reading time what is not stored per object.
     fn decorate(&self, key: &ObjectKey, object: &mut Value) {
         let _ = (key, object);

@@ -27,6 +27,8 @@ pub(crate) enum Route {
     Group(String),
     /// `/apis/<group>/<version>`
     Resources(String, String),
+    /// `/openapi/v2`
+    OpenApiV2,
     /// `/openapi/v3`
     OpenApiIndex,
     /// `/openapi/v3/<document>`
@@ -53,6 +55,7 @@ pub(crate) fn parse(registry: &Registry, path: &str) -> Result<Route, ApiStatus>
             Some(Route::Resources((*group).to_owned(), (*version).to_owned()))
         }
         ["apis", group, version, rest @ ..] => object(registry, group, version, rest),
+        ["openapi", "v2"] => Some(Route::OpenApiV2),
         ["openapi", "v3"] => Some(Route::OpenApiIndex),
         ["openapi", "v3", document @ ..] => Some(Route::OpenApi(document.join("/"))),
         _ => None,

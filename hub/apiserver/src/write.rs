@@ -381,6 +381,7 @@ impl Target<'_> {
             replace_status(&mut after, before.get("status"));
         }
         keep_server_owned(before, &mut after);
+        self.kind.hooks.complete(&self.key, &mut after);
         if let Some(fields) = after.as_object_mut() {
             fields.insert(
                 "apiVersion".to_owned(),
