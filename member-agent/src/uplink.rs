@@ -30,9 +30,10 @@ pub const PROTOCOLS: std::ops::RangeInclusive<u32> = 1..=1;
 /// From dialling to Welcome. A hub writes the agent's incarnation to its store in between.
 const WELCOME_LIMIT: Millis = Millis::seconds(10);
 /// Bounds of the pause before dialling again: drawn from zero to a limit that doubles from the
-/// first to the second. A thousand agents spread over ten seconds are a hundred Hellos a second.
+/// first to the second. A thousand agents spread over two seconds are five hundred Hellos a second,
+/// and after a change of leaders, which takes some eleven seconds, the new one has them in two.
 const BACKOFF_FIRST: Millis = Millis(500);
-const BACKOFF_MOST: Millis = Millis::seconds(10);
+const BACKOFF_MOST: Millis = Millis::seconds(2);
 /// Beats without an answer after which the session counts as lost: one may be late, two may be.
 const MISSED_BEATS: u64 = 3;
 /// Beats that a Welcome may ask for: faster would be noise, slower could not tell a lost hub.
