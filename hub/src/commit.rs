@@ -136,7 +136,6 @@ impl Committer {
                 continue;
             };
             let contact = cluster.contact(situation.boot, situation.terms);
-            // A cluster that has not attached in this term keeps what was last known of it.
             let Some(written) = news(cluster, contact, situation) else {
                 continue;
             };
@@ -257,7 +256,8 @@ impl Committer {
 
 /// What would be written of a cluster, when it is worth a write.
 fn news(cluster: &ClusterState, contact: Contact, situation: Situation) -> Option<Written> {
-    if cluster.heard.is_none() && cluster.status.is_some() {
+    // At the start of a term agents are given the time to attach before anything is said.
+    if cluster.heard.is_none() && contact == Contact::Suspect {
         return None;
     }
     let old = &cluster.written;

@@ -309,7 +309,8 @@ impl Decider {
         if self.term != Some(fence) {
             self.term = Some(fence);
             self.options.orders.clear();
-            self.model.fleet.start_term(fence);
+            let now = self.options.clock.boot();
+            self.model.fleet.start_term(fence, now);
             self.model.start_term();
             self.in_doubt = true;
             self.options.metrics.leading.set(1);

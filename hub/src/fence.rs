@@ -79,7 +79,7 @@ impl Fence {
 
 /// The events that a transaction makes, as a watch would deliver them (but for what a writer does
 /// not know: create revisions, versions and earlier values).
-fn events(ops: Vec<Op>, revision: Revision) -> Vec<Event> {
+pub(crate) fn events(ops: Vec<Op>, revision: Revision) -> Vec<Event> {
     let event = |op| match op {
         Op::Put { key, value, lease } => Some(Event::Put {
             current: KeyValue {

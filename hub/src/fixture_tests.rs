@@ -205,32 +205,7 @@ impl Fixture {
     /// Carries a change out as the store would, when its compares hold.
     pub(crate) fn carry_out(&mut self, change: &Change) {
         let revision = self.next();
-        let events: Vec<Event> = change
-            .ops
-            .iter()
-            .filter_map(|op| match op.clone() {
-                Op::Put { key, value, lease } => {
-                    let current = KeyValue {
-                        key,
-                        value,
-                        create_revision: revision,
-                        mod_revision: revision,
-                        version: 1,
-                        lease,
-                    };
-                    Some(Event::Put {
-                        current,
-                        previous: None,
-                    })
-                }
-                Op::Delete { key } => Some(Event::Delete {
-                    key,
-                    previous: None,
-                    revision,
-                }),
-                Op::Get { .. } => None,
-            })
-            .collect();
+        let events = crate::fence::events(change.ops.clone(), revision);
         self.model.absorb(&events, revision);
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct ClusterState {
     pub(crate) declared: bool,
     /// Life of the agent that attached last.
     pub(crate) incarnation: Incarnation,
+    /// Boot clock of this hub when its term began and it had not attached yet.
+    pub(crate) silent_since: BootMillis,
     /// Term in which it attached.
     pub(crate) attached_under: Option<Fence>,
     /// Version of that agent.
@@ -181,12 +183,13 @@ impl Fleet {
     }
 
     /// Forgets who was heard in another term than that of `fence`: those agents attach again.
-    pub(crate) fn start_term(&mut self, fence: Fence) {
+    pub(crate) fn start_term(&mut self, fence: Fence, now: BootMillis) {
         for cluster in self.clusters.values_mut() {
             if cluster.attached_under == Some(fence) {
                 continue;
             }
             cluster.heard = None;
+            cluster.silent_since = now;
             cluster.seen.clear();
             cluster.written = Written::default();
         }
@@ -194,34 +197,39 @@ impl Fleet {
 }
 
 impl ClusterState {
-    /// How well it is heard.
-    #[must_use]
+    /// How well it is heard. An agent that has not attached in this term is suspect at best: it
+    /// may be about to, and until then nobody knows what it runs.
     pub(crate) fn contact(&self, now: BootMillis, terms: ContactTerms) -> Contact {
-        let Some(heard) = &self.heard else {
-            return Contact::Lost;
-        };
-        let silence = now.since(heard.last());
-        match silence {
+        let silence = now.since(self.last_heard());
+        let contact = match silence {
             _ if silence < terms.suspect => Contact::Ready,
             _ if silence < terms.unreachable => Contact::Suspect,
             _ if silence < terms.lost => Contact::Unreachable,
             _ => Contact::Lost,
+        };
+        if self.heard.is_some() {
+            contact
+        } else {
+            contact.max(Contact::Suspect)
         }
     }
 
     /// When its contact may next get worse, if nothing is heard until then.
-    #[must_use]
     pub(crate) fn contact_changes(
         &self,
         now: BootMillis,
         terms: ContactTerms,
     ) -> Option<BootMillis> {
-        let last = self.heard.as_ref()?.last();
+        let last = self.last_heard();
         let steps = [terms.suspect, terms.unreachable, terms.lost];
         steps
             .into_iter()
             .map(|step| last.after(step))
             .find(|at| *at > now)
+    }
+
+    fn last_heard(&self) -> BootMillis {
+        self.heard.as_ref().map_or(self.silent_since, Heard::last)
     }
 
     /// Takes in a digest; returns the gangs that it says something about.
@@ -414,10 +422,18 @@ mod tests {
         assert_eq!(at(121_000), Contact::Lost);
         let next = cluster.contact_changes(BootMillis(9_000), TERMS);
         assert_eq!(next, Some(BootMillis(21_000)));
-        assert_eq!(
-            ClusterState::default().contact(BootMillis(5), TERMS),
-            Contact::Lost
-        );
+    }
+
+    #[test]
+    fn an_agent_that_has_not_attached_in_this_term_is_never_ready() {
+        let cluster = ClusterState {
+            silent_since: BootMillis(1_000),
+            ..ClusterState::default()
+        };
+        let at = |millis| cluster.contact(BootMillis(millis), TERMS);
+        assert_eq!(at(1_001), Contact::Suspect);
+        assert_eq!(at(21_000), Contact::Unreachable);
+        assert_eq!(at(121_000), Contact::Lost);
     }
 
     #[test]

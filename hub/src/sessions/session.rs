@@ -3,8 +3,9 @@
 //! Owns the stream of one cluster: heartbeats answered at once, digests in sequence, intents as
 //! the difference to what was sent. Ends when the lead is lost. Never waits for another session.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt as _};
 use meridian_api::errors::{ApiError, ErrorCode};
@@ -17,6 +18,7 @@ use meridian_runtime::{Clock, Tasks};
 use meridian_store::SharedStore;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::attach::{attach, protocol};
@@ -64,13 +66,42 @@ pub(crate) struct SessionOptions {
 
 /// The agents' service.
 #[derive(Clone)]
-pub(crate) struct AgentSessions(Arc<SessionOptions>);
+pub(crate) struct AgentSessions {
+    options: Arc<SessionOptions>,
+    newest: Newest,
+}
+
+/// The newest session of each cluster: a younger life of an agent ends the older one's.
+#[derive(Clone, Debug, Default)]
+struct Newest(Arc<Mutex<BTreeMap<String, (Incarnation, CancellationToken)>>>);
+
+impl Newest {
+    /// Enters a session and ends older ones of its cluster. The token ends it in turn.
+    fn enter(&self, cluster: &str, incarnation: Incarnation) -> CancellationToken {
+        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let token = CancellationToken::new();
+        match newest.get(cluster) {
+            // Attached first, entered second: it is the older one.
+            Some((known, _)) if *known > incarnation => token.cancel(),
+            Some(_) | None => {
+                let entry = (incarnation, token.clone());
+                if let Some((_, older)) = newest.insert(cluster.to_owned(), entry) {
+                    older.cancel();
+                }
+            }
+        }
+        token
+    }
+}
 
 impl AgentSessions {
     /// A service over these.
     #[must_use]
     pub(crate) fn new(options: SessionOptions) -> Self {
-        Self(Arc::new(options))
+        Self {
+            options: Arc::new(options),
+            newest: Newest::default(),
+        }
     }
 }
 
@@ -92,19 +123,22 @@ impl AgentService for AgentSessions {
             status::to_status(&error)
         };
         let spoken = protocol(&hello).map_err(refuse)?;
-        let incarnation = attach(&self.0.store, fence, &hello).await.map_err(refuse)?;
+        let incarnation = attach(&self.options.store, fence, &hello)
+            .await
+            .map_err(refuse)?;
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let session = Session {
-            options: Arc::clone(&self.0),
+            options: Arc::clone(&self.options),
             cluster: hello.cluster.clone(),
             fence,
             incarnation,
+            superseded: self.newest.enter(&hello.cluster, incarnation),
             heard: Heard::default(),
             outbox,
             last_digest: 0,
         };
         let name = format!("session {}", session.cluster);
-        self.0
+        self.options
             .tasks
             .spawn_finite(name, session.run(hello, spoken, incoming));
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
@@ -113,10 +147,10 @@ impl AgentService for AgentSessions {
 
 impl AgentSessions {
     fn fence(&self) -> Result<Fence, Status> {
-        if let Some(fence) = self.0.leadership.fence() {
+        if let Some(fence) = self.options.leadership.fence() {
             return Ok(fence);
         }
-        Err(match self.0.leadership.role() {
+        Err(match self.options.leadership.role() {
             Role::Follower(leader) => {
                 status::not_leader(leader.as_ref().map(|leader| leader.agents.as_str()))
             }
@@ -125,7 +159,11 @@ impl AgentSessions {
     }
 
     async fn hello(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<v1::Hello, Status> {
-        let first = self.0.clock.timeout(HELLO_WITHIN, incoming.message()).await;
+        let first = self
+            .options
+            .clock
+            .timeout(HELLO_WITHIN, incoming.message())
+            .await;
         let first = first.map_err(|late| Status::deadline_exceeded(format!("hello {late}")))??;
         match first.and_then(|message| message.body) {
             Some(v1::agent_message::Body::Hello(hello)) => Ok(hello),
@@ -147,6 +185,8 @@ enum End {
     Malformed(#[from] Malformed),
     #[error("the agent takes no messages")]
     Hung,
+    #[error("a younger life of the agent has attached")]
+    Superseded,
     #[error("the lead is lost")]
     Deposed,
     #[error("the hub is stopping")]
@@ -158,6 +198,7 @@ struct Session {
     cluster: String,
     fence: Fence,
     incarnation: Incarnation,
+    superseded: CancellationToken,
     heard: Heard,
     outbox: mpsc::Sender<Result<v1::HubMessage, Status>>,
     last_digest: u64,
@@ -231,6 +272,7 @@ impl Session {
     ) -> End {
         let mut leadership = self.options.leadership.clone();
         let stop = self.options.tasks.cancelled();
+        let superseded = self.superseded.clone();
         // `None`: nothing sent yet, so the first intent is full.
         let mut sent: Option<Arc<Orders>> = None;
         loop {
@@ -248,6 +290,7 @@ impl Session {
                     self.order(&mut sent, new).await
                 }
                 () = leadership.changed() => Ok(()),
+                () = superseded.cancelled() => Err(End::Superseded),
                 () = stop.cancelled() => Err(End::Stopping),
             };
             if let Err(end) = step {
@@ -365,6 +408,10 @@ impl Session {
                 ErrorCode::MalformedDocument,
                 malformed.to_string(),
             )),
+            End::Superseded => status::to_status(
+                &ApiError::new(ErrorCode::AgentSuperseded, end.to_string())
+                    .help("run one agent per cluster; it alone may use its state folder"),
+            ),
             End::Deposed => status::not_leader(None),
             End::Stopping => Status::unavailable("the hub is stopping"),
             End::Closed | End::Broken(_) | End::Hung => return,
@@ -388,5 +435,21 @@ impl Session {
             .send(event)
             .await
             .map_err(|_| End::Stopping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_younger_life_ends_the_older_ones_session() {
+        let newest = Newest::default();
+        let first = newest.enter("euw-a", Incarnation(1));
+        let other = newest.enter("euw-b", Incarnation(1));
+        let third = newest.enter("euw-a", Incarnation(3));
+        assert!(first.is_cancelled() && !other.is_cancelled());
+        let late = newest.enter("euw-a", Incarnation(2));
+        assert!(late.is_cancelled() && !third.is_cancelled());
     }
 }
