@@ -14,6 +14,12 @@ pub(crate) const KEY_LABEL: &str = "simulation.meridian.dev/key";
 /// Quotas of the tenant `vision` that the operator turns between, the usual one first.
 pub(crate) const QUOTAS: [u32; 3] = [48, 16, 32];
 
+/// A gang that has lost the race for its nodes goes back to the queue after this: so that it does
+/// within a run.
+const PLACE_TIMEOUT: &str = "12s";
+/// What ignores SIGTERM is killed after this.
+const GRACE: &str = "5s";
+
 /// Objects of the fleet, in the order in which they must be made: plural, then object.
 pub(crate) fn fleet() -> Vec<(&'static str, Value)> {
     let object = |kind: &str, name: &str, spec: Value| {
@@ -85,11 +91,15 @@ pub(crate) fn draw(random: &Random, key: &str) -> Value {
     if random.below(5) == 0 {
         roles.push(role("helper", 1, one_of(&[1, 2])));
     }
+    let gang: Vec<&Value> = roles.iter().map(|role| &role["name"]).collect();
+    let gangs = json!([{"name": "all", "roles": gang, "placeTimeout": PLACE_TIMEOUT}]);
     let mut spec = json!({
         "tenant": if random.below(2) == 0 { "org" } else { "vision" },
         "workloadClass": if random.below(3) == 0 { "urgent" } else { "plain" },
         "priority": random.below(3),
         "roles": roles,
+        "gangs": gangs,
+        "checkpoint": {"uri": "s3://checkpoints/lab", "every": "5m", "onPreempt": {"grace": GRACE}},
         "copies": one_of(&[1, 1, 1, 1, 3]),
         "retry": {"maxRestarts": random.below(3)},
     });

@@ -18,12 +18,12 @@ use super::clusters::Clusters;
 use super::store::{Row, StoreTruth};
 use crate::simulation::world::World;
 
-/// A row that is starting for longer is stuck: bind and start take 3 s here, their report a beat,
-/// and a race lost at a node as much again.
+/// A row that is starting for longer is stuck: a gang that finds no nodes gives up after 12 s here,
+/// is undone in 5 s, and an agent that has been away attaches within 10 s.
 const LONGEST_START: Millis = Millis::seconds(25);
-/// A row that drains for longer is stuck: a stop takes 30 s of grace at most here, and its proof
-/// a few beats.
-const LONGEST_DRAIN: Millis = Millis::seconds(45);
+/// A row that drains for longer is stuck: a stop takes 5 s of grace at most here, a dead machine is
+/// noticed within 8 s, and an agent that has been away attaches within 10 s.
+const LONGEST_DRAIN: Millis = Millis::seconds(25);
 /// A gang of which nothing has started or ended for this long is at rest: starts and ends of one
 /// gang lie within 3 s, a dead machine is noticed within 8 s.
 const AT_REST: Millis = Millis::seconds(15);
