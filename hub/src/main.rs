@@ -143,8 +143,10 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         execution: Execution::Thread,
     })
     .await?;
+    // Before it says that it is ready: who reads that may ask it to stop.
+    let asked = meridian_runtime::shutdown::until_asked(&tasks);
     tracing::info!(users = %hub.users, agents = %hub.agents, "ready");
-    meridian_runtime::shutdown::until_asked(&tasks).await;
+    asked.await;
     let ended = tasks.finished().await;
     store_tasks.cancel();
     store_tasks.finished().await?;

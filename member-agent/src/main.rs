@@ -175,13 +175,18 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     .await?;
     let probes = probes::serve(listener, registry, agent.contact(), tasks.cancelled());
     tasks.spawn("probes", probes);
+    // Before it says that it is ready: who reads that may ask it to stop.
+    let signals = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    ];
     tracing::info!(
         cluster = config.cluster,
         hubs = config.hubs.join(","),
         metrics = address,
         "meridian-agent is ready"
     );
-    until_stopped(&tasks, agent).await
+    until_stopped(&tasks, agent, signals).await
 }
 
 /// One agent at a time may use a state folder: two would fence each other for ever.
@@ -244,9 +249,11 @@ async fn cluster(
 
 /// The first signal ends the session and the agent; what runs in the cluster goes on. The second
 /// ends the process where it stands. A task that died is an error.
-async fn until_stopped(tasks: &Tasks, agent: AgentHandle) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn until_stopped(
+    tasks: &Tasks,
+    agent: AgentHandle,
+    [mut terminate, mut interrupt]: [Signal; 2],
+) -> anyhow::Result<()> {
     let died = tasks.cancelled();
     tokio::select! {
         () = asked(&mut terminate, &mut interrupt) => tracing::info!("stopping"),

@@ -2,7 +2,7 @@
 //!
 //! Owns SIGTERM and SIGINT of a process. Never decides what stopping means: the tasks do.
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::Tasks;
 
@@ -11,16 +11,25 @@ const ABORTED: i32 = 130;
 
 /// Returns when the process was asked to stop, or when a task of the group died; the group is
 /// cancelled then. A second signal ends the process at once, whatever is not done yet.
-pub async fn until_asked(tasks: &Tasks) {
+///
+/// Signals are heard from the call on, not from the first poll. Call within a runtime.
+pub fn until_asked(tasks: &Tasks) -> impl Future<Output = ()> + use<> {
+    let tasks = tasks.clone();
+    let heard = signal(SignalKind::terminate())
+        .and_then(|terminate| Ok((terminate, signal(SignalKind::interrupt())?)));
+    async move {
+        match heard {
+            Ok((terminate, interrupt)) => asked(&tasks, terminate, interrupt).await,
+            Err(error) => {
+                tracing::error!(%error, "signals cannot be heard; stopping");
+                tasks.cancel();
+            }
+        }
+    }
+}
+
+async fn asked(tasks: &Tasks, mut terminate: Signal, mut interrupt: Signal) {
     let cancelled = tasks.cancelled();
-    let (Ok(mut terminate), Ok(mut interrupt)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        tracing::error!("signals cannot be heard; stopping");
-        tasks.cancel();
-        return;
-    };
     tokio::select! {
         _ = terminate.recv() => tracing::info!("asked to stop"),
         _ = interrupt.recv() => tracing::info!("interrupted; once more aborts"),
