@@ -3,6 +3,7 @@
 //! Owns the harness: real processes, the real etcd and the tools that drive a hub. Is depended on
 //! by nothing.
 
+pub mod deployment;
 pub mod etcd;
 pub mod fleet;
 pub mod playground;

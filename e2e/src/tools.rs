@@ -88,6 +88,8 @@ pub enum Binary {
     Hub,
     /// The agent of one member cluster.
     Agent,
+    /// The `meridian` command.
+    Cli,
 }
 
 impl Binary {
@@ -95,6 +97,7 @@ impl Binary {
         match self {
             Self::Hub => "hub-under-test",
             Self::Agent => "agent-under-test",
+            Self::Cli => "cli-under-test",
         }
     }
 
