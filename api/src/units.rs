@@ -22,12 +22,6 @@ macro_rules! unit {
             /// Zero of this unit.
             pub const ZERO: Self = Self(0);
 
-            /// True for zero.
-            #[must_use]
-            pub const fn is_zero(&self) -> bool {
-                self.0 == 0
-            }
-
             /// Sum, or `None` when it does not fit.
             #[must_use]
             pub const fn checked_add(self, other: Self) -> Option<Self> {

@@ -157,8 +157,8 @@ fn impossible_gangs_are_refused() {
     refused(&[("/spec/roles", json!([]))], "spec.roles: is empty");
     refused(&[("/spec/copies", json!(0))], "spec.copies: is 0");
     refused(
-        &[("/spec/copies", json!(10_001))],
-        "10001 gangs, at most 10000",
+        &[("/spec/copies", json!(5_001))],
+        "5001 gangs, at most 5000",
     );
     refused(
         &[("/spec/roles/1/replicas", json!(20_000))],

@@ -51,6 +51,7 @@ impl Admission for HubAdmission {
     async fn admit(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
         match (change.kind.plural.as_str(), change.operation) {
             (JOBS, Operation::Create) => self.job(change).await,
+            (JOBS, Operation::Update) => self.job_update(change).await,
             (
                 "tenants" | "tenantquotas",
                 Operation::Create | Operation::Update | Operation::Delete,
@@ -85,6 +86,29 @@ impl HubAdmission {
         Ok(Admitted {
             warnings,
             object: Some(job),
+            compares: vec![unchanged],
+            ..Admitted::default()
+        })
+    }
+
+    /// A changed job must still fit, and keeps what holds it until nothing of it runs.
+    async fn job_update(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        let (Some(before), Some(after)) = (change.before, change.after) else {
+            return Ok(Admitted::default());
+        };
+        if has_finalizer(before) && !has_finalizer(after) {
+            let message = format!(
+                "finalizer {FINALIZER} goes by itself when nothing of the job runs; it cannot be \
+                 taken off"
+            );
+            return Err(Denial::forbidden(message));
+        }
+        if before.get("spec") == after.get("spec") {
+            return Ok(Admitted::default());
+        }
+        let (warnings, unchanged) = self.fits(after, change).await?;
+        Ok(Admitted {
+            warnings,
             compares: vec![unchanged],
             ..Admitted::default()
         })
@@ -335,6 +359,13 @@ pub(crate) fn complete(key: &ObjectKey, job: &mut Value) {
     if let Some(spec) = job.get_mut("spec").and_then(Value::as_object_mut) {
         spec.entry("tenant").or_insert_with(|| json!(tenant));
     }
+}
+
+fn has_finalizer(job: &Value) -> bool {
+    let finalizers = job
+        .pointer("/metadata/finalizers")
+        .and_then(Value::as_array);
+    finalizers.is_some_and(|list| list.iter().any(|name| name == FINALIZER))
 }
 
 fn add_finalizer(job: &mut Value) {

@@ -61,12 +61,8 @@ impl Committer {
         change: Change,
     ) -> Result<Commit, StoreError> {
         let about = self.about(model, change.subject);
-        let why = match change.told {
-            Some(("Placed", _)) => Operation::CommitDecision,
-            _ => Operation::CommitReport,
-        };
         let write = fence
-            .write(self.store.as_ref(), why, change.compares, change.ops)
+            .write(self.store.as_ref(), change.why, change.compares, change.ops)
             .await;
         let outcome = match &write {
             Ok(Commit::Done(..)) => "done",
@@ -79,8 +75,8 @@ impl Committer {
             .get_or_create(&CommitLabels { outcome })
             .inc();
         let commit = write?;
-        if let Commit::Done(_, events) = &commit {
-            model.absorb_own(events);
+        if let Commit::Done(revision, events) = &commit {
+            model.absorb_committed(events, *revision);
             if let (Some((reason, message)), Some(entry)) = (change.told, about) {
                 let (job, namespace) = (&entry.name, &entry.namespace);
                 tracing::info!(%job, %namespace, reason, "{message}");
@@ -162,8 +158,8 @@ impl Committer {
                 put(keys::capacity(&name), to_json(&cluster.pools)),
             ];
             let write = fence.write(self.store.as_ref(), Operation::WriteCapacity, compares, ops);
-            if let Commit::Done(_, events) = write.await? {
-                model.absorb_own(&events);
+            if let Commit::Done(revision, events) = write.await? {
+                model.absorb_committed(&events, revision);
                 self.tell_contact(model, &name, contact);
                 if let Some(cluster) = model.fleet.clusters.get_mut(&name) {
                     cluster.written = written;

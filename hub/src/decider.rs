@@ -33,6 +33,11 @@ use crate::views::Views;
 const COALESCE: Millis = Millis(2);
 /// Reasons are never older than a minute: half of that leaves room for a slow round.
 const DECIDE_AT_LEAST_EVERY: Millis = Millis::seconds(30);
+/// Batches and events taken in between two rounds: those of a busy second. More wait their turn, so
+/// that no flood of them keeps a round from being run.
+const DRAIN: usize = 4096;
+/// Questions answered between two rounds; each may cost as much as a decision.
+const ANSWERS: usize = 8;
 /// Pause between looks when a round could not be run.
 const RETRY: Millis = Millis(100);
 /// Records of clusters, views and metrics follow a round at most this late: they cost the whole
@@ -177,12 +182,17 @@ impl Decider {
 
     /// Takes in whatever comes first.
     async fn wait(&mut self, changes: &mut WatchStream) -> Result<(), StoreError> {
-        // A follower wakes for nothing but news; a leader that could not look yet soon tries again.
+        // A leader that could not look yet soon tries again; a follower waits for news.
         let next = self
             .chores
             .due()
             .map_or(self.next_look, |due| due.min(self.next_look));
-        let next = next.max(self.options.clock.boot().after(RETRY));
+        let pause = if self.term.is_some() {
+            RETRY
+        } else {
+            DECIDE_AT_LEAST_EVERY
+        };
+        let next = next.max(self.options.clock.boot().after(pause));
         let options = &mut self.options;
         tokio::select! {
             batch = changes.next() => {
@@ -200,14 +210,23 @@ impl Decider {
     /// Takes in everything else that is there already.
     fn drain(&mut self, changes: &mut WatchStream) -> Result<(), StoreError> {
         use futures::FutureExt as _;
-        while let Some(batch) = changes.next().now_or_never() {
+        for _ in 0..DRAIN {
+            let Some(batch) = changes.next().now_or_never() else {
+                break;
+            };
             let batch = batch.unwrap_or_else(|| Err(watch_ended()))?;
             self.model.absorb(&batch.events, batch.revision);
         }
-        while let Ok(event) = self.options.events.try_recv() {
+        for _ in 0..DRAIN {
+            let Ok(event) = self.options.events.try_recv() else {
+                break;
+            };
             self.hear(event);
         }
-        while let Ok(question) = self.options.questions.try_recv() {
+        for _ in 0..ANSWERS {
+            let Ok(question) = self.options.questions.try_recv() else {
+                break;
+            };
             self.answer(question);
         }
         Ok(())
@@ -233,6 +252,10 @@ impl Decider {
     }
 
     fn hear(&mut self, event: SessionEvent) {
+        if !self.model.catalog.clusters.contains_key(&event.cluster) {
+            // Its MemberCluster is gone; its session ends.
+            return;
+        }
         let now = self.options.clock.wall();
         let cluster = self
             .model
@@ -254,27 +277,18 @@ impl Decider {
             } => {
                 cluster.version = version;
                 cluster.heard = Some(heard);
-                cluster.absorb(&digest, now)
+                cluster.absorb(digest, now)
             }
-            Said::Digest(digest) => cluster.absorb(&digest, now),
-            Said::Report(gangs) => cluster.observe(&gangs),
-            Said::Refused { gang, refusal } => {
-                let (reason, message) = (&refusal.reason, &refusal.message);
-                tracing::warn!(cluster = %event.cluster, %gang, %reason, %message, "order refused");
-                cluster.refused.insert(gang, refusal.epoch);
-                Ok(vec![gang])
+            Said::Digest(digest) => cluster.absorb(digest, now),
+            Said::Report(seen) => cluster.observe(seen),
+            Said::Refused { gang, epoch } => {
+                cluster.refused.insert(gang, epoch);
+                vec![gang]
             }
-            Said::HeardAgain | Said::Detached => Ok(Vec::new()),
+            Said::HeardAgain | Said::Detached => Vec::new(),
         };
-        match touched {
-            Ok(gangs) => {
-                self.model.touch(&event.cluster, gangs);
-                self.model.forget_refusals(&event.cluster);
-            }
-            Err(malformed) => {
-                tracing::warn!(cluster = %event.cluster, %malformed, "report is dropped");
-            }
-        }
+        self.model.touch(&event.cluster, touched);
+        self.model.forget_refusals(&event.cluster);
     }
 
     fn answer(&mut self, question: Question) {
@@ -304,6 +318,7 @@ impl Decider {
                 self.options.orders.clear();
                 self.options.metrics.leading.set(0);
             }
+            self.model.follow();
             return;
         };
         if self.term != Some(fence) {
@@ -362,6 +377,10 @@ impl Decider {
                     Ok(Commit::Done(..)) => {}
                     Ok(Commit::Conflict(at)) => self.not_before = self.not_before.max(at),
                     Ok(Commit::Deposed) => break,
+                    // Too large, or nonsense: this one can never be written. The others can.
+                    Err(error @ StoreError::Refused(_)) => {
+                        tracing::error!(%gang, %error, "what became of a gang cannot be written");
+                    }
                     Err(error) => {
                         self.model.unsettle(gangs, jobs);
                         return Err(error);
@@ -375,6 +394,9 @@ impl Decider {
                 match self.committer.write(&mut self.model, fence, change).await {
                     Ok(Commit::Done(..) | Commit::Conflict(_)) => {}
                     Ok(Commit::Deposed) => break,
+                    Err(error @ StoreError::Refused(_)) => {
+                        tracing::error!(%job, %error, "the end of a job cannot be written");
+                    }
                     Err(error) => {
                         self.model.unsettle(gangs, jobs);
                         return Err(error);
@@ -411,7 +433,13 @@ impl Decider {
         for placed in &plan.placements {
             let change = placement_change(&self.model, snapshot, placed, fence.term);
             let Some(change) = change else { continue };
-            match self.committer.write(&mut self.model, fence, change).await? {
+            let write = self.committer.write(&mut self.model, fence, change).await;
+            if let Err(error @ StoreError::Refused(_)) = &write {
+                // Too large, or nonsense: this one can never be written. The others can.
+                tracing::error!(%error, "a placement cannot be written");
+                continue;
+            }
+            match write? {
                 Commit::Done(..) => self.committer.placed(snapshot, placed),
                 // What this and the rest of the plan stood on has moved: decide again.
                 Commit::Conflict(at) => {
@@ -469,6 +497,9 @@ impl Decider {
         // model has caught up with what was there when the term began.
         if self.in_doubt || self.model.revision() < self.not_before {
             return;
+        }
+        for cluster in self.model.take_removed_clusters() {
+            self.options.orders.remove(&cluster);
         }
         let untold = self.model.take_untold();
         let attached = |name: &&String| {

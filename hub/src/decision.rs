@@ -10,8 +10,8 @@ use meridian_api::kinds::federated_job::CostAttribution;
 use meridian_policies::lifecycle::State;
 use meridian_policies::model::{Placed, Snapshot};
 use meridian_runtime::telemetry;
-use meridian_store::Compare;
 use meridian_store::keys::{self, Part};
+use meridian_store::{Compare, Operation};
 
 use crate::fence::put;
 use crate::model::{Job, Model, TRACEPARENT_ANNOTATION};
@@ -59,6 +59,7 @@ pub(crate) fn placement_change(
     );
     Some(Change {
         subject: Subject::Gang(gang),
+        why: Operation::CommitDecision,
         compares,
         ops,
         told: Some(("Placed", told)),

@@ -10,7 +10,7 @@ use meridian_proto::v1;
 use meridian_store::{Compare, Event, KeyValue, Op, keys};
 use serde_json::{Value, json};
 
-use crate::model::{ContactTerms, Heard, Model, Situation};
+use crate::model::{ContactTerms, Digest, Heard, Model, Situation, observations};
 use crate::placement::{PlacedRole, PlacementRecord};
 use crate::settle::Change;
 
@@ -178,7 +178,7 @@ impl Fixture {
             .clusters
             .entry("euw-a".to_owned())
             .or_default();
-        let touched = cluster.absorb(digest, NOW).expect("well formed");
+        let touched = cluster.absorb(Digest::read(digest).expect("well formed"), NOW);
         self.model.touch("euw-a", touched);
     }
 
@@ -198,7 +198,7 @@ impl Fixture {
             .clusters
             .entry("euw-a".to_owned())
             .or_default();
-        let touched = cluster.observe(&[seen]).expect("well formed");
+        let touched = cluster.observe(observations(&[seen]).expect("well formed"));
         self.model.touch("euw-a", touched);
     }
 

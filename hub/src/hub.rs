@@ -18,7 +18,7 @@ use meridian_proto::v1::federation_service_server::FederationServiceServer;
 use meridian_runtime::network::{self, Listener};
 use meridian_runtime::{Clock, Network, Random, Tasks};
 use meridian_store::SharedStore;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::admission::HubAdmission;
 use crate::config::HubConfig;
@@ -34,7 +34,7 @@ use crate::questions::{QUESTIONS, Question};
 use crate::sessions::{AgentSessions, Orderbook, SESSION_EVENTS, SessionEvent, SessionOptions};
 use crate::submissions::Submitter;
 use crate::templates::Templates;
-use crate::users::Users;
+use crate::users::{MAX_WATCHES, Users};
 use crate::views::Views;
 
 /// A digest of the largest cluster that the model takes in stays below this.
@@ -138,6 +138,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         resources: resources.clone(),
         questions: questions_in,
         leadership: leadership.clone(),
+        watches: Arc::new(Semaphore::new(MAX_WATCHES)),
     };
     serve_users(users, service, &store, &metrics, &tasks);
     tracing::warn!(

@@ -87,7 +87,9 @@ impl EventSource for Journal {
             "" => "default".to_owned(),
             namespace => namespace.to_owned(),
         };
-        let chosen = self.read(None).into_iter();
+        // An event about a cluster-scoped object has no namespace and is at home in `default`.
+        let among = namespace.filter(|namespace| *namespace != "default");
+        let chosen = self.read(among).into_iter();
         let chosen = chosen.filter(|entry| namespace.is_none_or(|wanted| home(entry) == wanted));
         chosen.map(|entry| event(&entry, &home(&entry))).collect()
     }

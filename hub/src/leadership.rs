@@ -198,7 +198,7 @@ impl Election {
         if let Some(held) = held {
             let leader: Option<Leader> = serde_json::from_slice(&held.value).ok();
             // This replica's own earlier life: its lease runs out, and nobody leads until then.
-            let leader = leader.filter(|leader| leader.name != self.me.name);
+            let leader = leader.filter(|leader| *leader != self.me);
             self.role.send_if_modified(|role| {
                 let new = Role::Follower(leader);
                 let differs = *role != new;

@@ -4,6 +4,7 @@
 //! and the API server together. Never talks to a member cluster: agents do.
 
 mod admission;
+mod answers;
 mod commit;
 pub mod config;
 mod decider;

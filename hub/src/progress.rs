@@ -36,9 +36,13 @@ pub struct JobProgress {
     pub last_failure: String,
 }
 
-/// What earlier placements of a gang leave behind.
+/// What earlier placements of a gang leave behind. Stored as a list of four numbers: a job of
+/// thousands of gangs that all wait again must fit one value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(
+    from = "(Epoch, u32, u32, UnixMillis)",
+    into = "(Epoch, u32, u32, UnixMillis)"
+)]
 pub struct Tried {
     /// Epoch of the newest.
     pub epoch: Epoch,
@@ -47,8 +51,24 @@ pub struct Tried {
     /// Starts after the first, whatever the cause.
     pub starts: u32,
     /// Not placed again before this.
-    #[serde(default, skip_serializing_if = "UnixMillis::is_zero")]
     pub not_before: UnixMillis,
+}
+
+impl From<(Epoch, u32, u32, UnixMillis)> for Tried {
+    fn from((epoch, restarts, starts, not_before): (Epoch, u32, u32, UnixMillis)) -> Self {
+        Self {
+            epoch,
+            restarts,
+            starts,
+            not_before,
+        }
+    }
+}
+
+impl From<Tried> for (Epoch, u32, u32, UnixMillis) {
+    fn from(tried: Tried) -> Self {
+        (tried.epoch, tried.restarts, tried.starts, tried.not_before)
+    }
 }
 
 /// Pause before the first new try; each further try doubles it, so that a cluster which refuses

@@ -12,7 +12,7 @@ use meridian_policies::lifecycle::{
 };
 use meridian_proto::v1::GangStep;
 use meridian_store::keys::{self, Part};
-use meridian_store::{Compare, Op};
+use meridian_store::{Compare, Op, Operation};
 
 use crate::fence::put;
 use crate::model::{FINALIZER, Job, Model, Seen};
@@ -25,6 +25,8 @@ use crate::status::job_status;
 pub(crate) struct Change {
     /// What it is about.
     pub(crate) subject: Subject,
+    /// For what the store is called.
+    pub(crate) why: Operation,
     /// What must still be so.
     pub(crate) compares: Vec<Compare>,
     /// What is written.
@@ -45,52 +47,60 @@ pub(crate) enum Subject {
 /// What the newest observation of `gang`, or a wish for its job, does to its placement.
 #[must_use]
 pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Option<Change> {
-    let placement = model.placement(gang)?;
-    let record = placement.record.as_ref();
-    let Some(job) = model.job(gang.job) else {
-        // Its job is gone without it: admission and the finalizer forbid that, so a person
-        // reached into the store. What runs is stopped in the usual way.
-        let transition = lifecycle::step(&record.row(), Event::DeleteRequested, now).ok()?;
-        return change(model, None, record, &transition, now, None);
-    };
+    let record = model.placement(gang)?.record.as_ref();
+    let job = model.job(gang.job);
+    if job.is_none() && model.is_unreadable(gang.job) {
+        // A record that this hub cannot read says nothing: what runs goes on.
+        return None;
+    }
     let cluster = model.fleet.clusters.get(&record.cluster);
     let seen = cluster.and_then(|cluster| cluster.seen.get(&gang));
-    let observed = seen.map(|seen| (seen, observation(job, gang.index, seen)));
-    if let Some((seen, event)) = observed {
-        match lifecycle::step(&record.row(), event, now) {
-            Ok(transition) if is_news(&transition, record) => {
-                return change(model, Some(job), record, &transition, now, Some(seen));
-            }
-            Ok(_) => {}
-            Err(Illegal::Stale { row, observed }) => {
-                tracing::debug!(%gang, %row, %observed, "observation of another epoch");
-            }
+    if let Some(seen) = seen {
+        let event = observation(job, gang.index, seen);
+        if let Some(change) = try_event(model, job, record, event, now, Some(seen)) {
+            return Some(change);
         }
     }
+    // A refusal of what the agent then shows to be there is of an order that it got twice.
+    let is_there = seen.is_some_and(|seen| seen.epoch == record.epoch && !seen.is_over());
     let refused = cluster.and_then(|cluster| cluster.refused.get(&gang));
-    if refused == Some(&record.epoch.0)
-        && let Ok(transition) = lifecycle::step(
-            &record.row(),
-            Event::Refused {
-                epoch: record.epoch,
-            },
-            now,
-        )
-        && is_news(&transition, record)
-    {
-        return change(model, Some(job), record, &transition, now, None);
+    if !is_there && refused == Some(&record.epoch) {
+        let event = Event::Refused {
+            epoch: record.epoch,
+        };
+        if let Some(change) = try_event(model, job, record, event, now, None) {
+            return Some(change);
+        }
     }
-    let wish = if job.is_deleting() {
-        Event::DeleteRequested
-    } else if job.object.spec.suspend {
-        Event::SuspendRequested
-    } else {
-        return None;
+    let wish = match job {
+        // Its job went without it, which takes a hand in the store: it is stopped as usual.
+        None => Event::DeleteRequested,
+        Some(job) if job.is_deleting() => Event::DeleteRequested,
+        Some(job) if job.object.spec.suspend => Event::SuspendRequested,
+        Some(_) => return None,
     };
-    let transition = lifecycle::step(&record.row(), wish, now).ok()?;
-    is_news(&transition, record)
-        .then(|| change(model, Some(job), record, &transition, now, None))
-        .flatten()
+    try_event(model, job, record, wish, now, None)
+}
+
+/// The change that `event` makes, if it is news.
+fn try_event(
+    model: &Model,
+    job: Option<&Job>,
+    record: &PlacementRecord,
+    event: Event,
+    now: UnixMillis,
+    seen: Option<&Seen>,
+) -> Option<Change> {
+    match lifecycle::step(&record.row(), event, now) {
+        Ok(transition) if is_news(&transition, record) => {
+            change(model, job, record, &transition, now, seen)
+        }
+        Ok(_) => None,
+        Err(Illegal::Stale { row, observed }) => {
+            tracing::debug!(gang = %record.gang, %row, %observed, "observation of another epoch");
+            None
+        }
+    }
 }
 
 fn is_news(transition: &lifecycle::Transition, record: &PlacementRecord) -> bool {
@@ -98,7 +108,7 @@ fn is_news(transition: &lifecycle::Transition, record: &PlacementRecord) -> bool
 }
 
 /// An agent's observation in the words of the life cycle.
-fn observation(job: &Job, index: u32, seen: &Seen) -> Event {
+fn observation(job: Option<&Job>, index: u32, seen: &Seen) -> Event {
     let step = match seen.step {
         GangStep::Unspecified | GangStep::Accepted => Step::Accepted,
         GangStep::Bound => Step::Bound,
@@ -114,7 +124,7 @@ fn observation(job: &Job, index: u32, seen: &Seen) -> Event {
     }
 }
 
-fn failure(job: &Job, index: u32, seen: &Seen) -> Failure {
+fn failure(job: Option<&Job>, index: u32, seen: &Seen) -> Failure {
     match seen.reason.as_str() {
         // Its pods were taken away by somebody else: as little the job's doing as a lost node.
         "NodeLost" | "Interrupted" => Failure::NodeLost,
@@ -123,7 +133,9 @@ fn failure(job: &Job, index: u32, seen: &Seen) -> Failure {
         "RuntimeExceeded" => Failure::RuntimeExceeded,
         // Its template cannot be run as it is: another try would end the same.
         "Misconfigured" => Failure::Exit { restarts_left: 0 },
-        _ => exit(job, index, seen.exit_code),
+        _ => job.map_or(Failure::Exit { restarts_left: 0 }, |job| {
+            exit(job, index, seen.exit_code)
+        }),
     }
 }
 
@@ -204,6 +216,7 @@ fn change(
     let told = told(record, transition, seen);
     Some(Change {
         subject: Subject::Gang(gang),
+        why: Operation::CommitReport,
         compares,
         ops,
         told,
@@ -323,6 +336,7 @@ pub(crate) fn settle_job(model: &Model, uid: Uid) -> Option<Change> {
     ];
     Some(Change {
         subject: Subject::Job(uid),
+        why: Operation::CommitReport,
         compares,
         ops,
         told: None,

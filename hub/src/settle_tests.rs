@@ -162,7 +162,7 @@ fn a_refused_order_is_tried_again_under_the_next_epoch() {
         .clusters
         .get_mut("euw-a")
         .expect("there");
-    cluster.refused.insert(gang(0), FIRST.0);
+    cluster.refused.insert(gang(0), FIRST);
     let change = settle(&fixture).expect("news");
     assert!(deletes(&change, &placement_key(0)));
     fixture.carry_out(&change);

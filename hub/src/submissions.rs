@@ -21,8 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Submissions waiting for a writer: a burst of a thousand clients with some in flight each. The
 /// next one waits in its call.
 const WAITING: usize = 4096;
-/// Submissions in one write: with three compares or operations each they stay below the store's
-/// limit of a transaction, and at the largest job below its bytes.
+/// Submissions taken together; the store's batcher cuts them into transactions within its limits.
 const TOGETHER: usize = 64;
 /// Writers at once: one forms a batch while others are at the disk.
 const WRITERS: usize = 4;
@@ -37,6 +36,8 @@ pub(crate) struct Submission {
     pub(crate) job: Value,
     /// Sent again, it answers as the first time.
     pub(crate) idempotency_key: String,
+    /// Hash of the request: another one under the same key is an error.
+    pub(crate) fingerprint: String,
     /// Everything but storing.
     pub(crate) dry_run: DryRun,
 }
@@ -138,7 +139,7 @@ fn options(namespace: &str, submission: &Submission) -> WriteOptions {
     let key = &submission.idempotency_key;
     let idempotency = (!key.is_empty()).then(|| Idempotency {
         key: keys::idempotency(namespace, &canonical::hex(&Sha256::digest(key).into())),
-        fingerprint: canonical::hex(&canonical::sha256(&submission.job)),
+        fingerprint: submission.fingerprint.clone(),
     });
     WriteOptions {
         dry_run: submission.dry_run,

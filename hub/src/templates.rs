@@ -1,7 +1,8 @@
 //! Pod templates by content: read from the job they belong to, kept while they are of use.
 //!
-//! Owns a bounded cache. A template is sent with the order that needs it; equal templates of
-//! thousands of jobs are one entry. Never invents one: a hash that does not match is not sent.
+//! Owns a bounded cache, and how orders and the templates that they name are cut into pages. Equal
+//! templates of thousands of jobs are one entry. Never invents one: an order whose template cannot
+//! be read is withheld, not sent without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -17,14 +18,32 @@ use meridian_store::{Operation, SharedStore};
 use crate::placement::PlacementRecord;
 use crate::sessions::Order;
 
-/// Templates kept. At some 4 KiB each that is 16 MiB; the oldest hash goes first, which costs one
-/// read when it is needed again.
+/// Templates kept. At some 4 KiB each that is 16 MiB; the lowest hash goes first, which is as good
+/// as any and costs one read when it is needed again.
 const KEPT: usize = 4096;
+/// Placements in one message, at some 2 KiB each.
+const PAGE_ORDERS: usize = 256;
+/// Bytes of templates in one message, the last one's apart: with the placements it stays below
+/// tonic's 4 MiB.
+const PAGE_BYTES: usize = 2 * 1024 * 1024;
 
 /// Templates by their hash.
 pub(crate) struct Templates {
     store: SharedStore,
     kept: Mutex<BTreeMap<String, Bytes>>,
+}
+
+/// One message's worth of orders.
+#[derive(Debug, Default)]
+pub(crate) struct Page<'a> {
+    /// Orders to send.
+    pub(crate) orders: Vec<(GangId, Epoch, &'a Order)>,
+    /// The templates that they name, each once.
+    pub(crate) templates: Vec<v1::Template>,
+    /// Orders that must not be sent yet.
+    pub(crate) withheld: Vec<(GangId, Epoch)>,
+    /// How many orders were looked at, both kinds together.
+    pub(crate) taken: usize,
 }
 
 impl Templates {
@@ -37,28 +56,48 @@ impl Templates {
         }
     }
 
-    /// The templates that these orders name, each once. One that cannot be read is left out: the
-    /// agent then refuses the order by name.
-    pub(crate) async fn of(&self, orders: &[(GangId, Epoch, &Order)]) -> Vec<v1::Template> {
-        let mut found = Vec::new();
-        let mut named = BTreeSet::new();
-        for (_, _, order) in orders {
-            let Order::Run(record) = order else { continue };
-            for role in &record.roles {
-                if !named.insert(role.template.clone()) {
-                    continue;
-                }
-                if let Some((sha256, json)) =
-                    self.template(record, &role.name, &role.template).await
-                {
-                    found.push(v1::Template { sha256, json });
-                } else {
-                    let (job, role) = (&record.job, &role.name);
-                    tracing::warn!(%job, %role, "the job's pod template is gone");
-                }
+    /// As many of `orders`, from the first on, as fit one message.
+    pub(crate) async fn page<'a>(&self, orders: &[(GangId, Epoch, &'a Order)]) -> Page<'a> {
+        let mut page = Page::default();
+        let (mut named, mut bytes) = (BTreeSet::new(), 0);
+        for (gang, epoch, order) in orders {
+            if page.taken >= PAGE_ORDERS || bytes >= PAGE_BYTES {
+                break;
             }
+            page.taken += 1;
+            let Some(templates) = self.of(order, &named).await else {
+                tracing::warn!(%gang, "a pod template cannot be read, its order is withheld");
+                page.withheld.push((*gang, *epoch));
+                continue;
+            };
+            for (hash, template) in templates {
+                bytes += template.json.len();
+                named.insert(hash);
+                page.templates.push(template);
+            }
+            page.orders.push((*gang, *epoch, order));
         }
-        found
+        page
+    }
+
+    /// Templates that the order names and `named` lacks; `None` when one cannot be read.
+    async fn of(
+        &self,
+        order: &Order,
+        named: &BTreeSet<String>,
+    ) -> Option<BTreeMap<String, v1::Template>> {
+        let mut found = BTreeMap::new();
+        let Order::Run(record) = order else {
+            return Some(found);
+        };
+        for role in &record.roles {
+            if named.contains(&role.template) || found.contains_key(&role.template) {
+                continue;
+            }
+            let template = self.template(record, &role.name, &role.template).await?;
+            found.insert(role.template.clone(), template);
+        }
+        Some(found)
     }
 
     async fn template(
@@ -66,14 +105,17 @@ impl Templates {
         record: &PlacementRecord,
         role: &str,
         hash: &str,
-    ) -> Option<(Bytes, Bytes)> {
+    ) -> Option<v1::Template> {
         let known = self.lock().get(hash).cloned();
         let json = match known {
             Some(json) => json,
             None => self.read(record, role, hash).await?,
         };
         let sha256 = canonical::sha256(&serde_json::from_slice(&json).ok()?);
-        Some((Bytes::copy_from_slice(&sha256), json))
+        Some(v1::Template {
+            sha256: Bytes::copy_from_slice(&sha256),
+            json,
+        })
     }
 
     async fn read(&self, record: &PlacementRecord, role: &str, hash: &str) -> Option<Bytes> {

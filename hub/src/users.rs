@@ -7,30 +7,32 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _};
+use meridian_api::canonical;
 use meridian_api::document;
-use meridian_api::errors::{ApiError, ErrorCode, FieldError, FieldReason};
+use meridian_api::errors::{ApiError, ErrorCode};
 use meridian_api::ids::Revision;
 use meridian_api::kinds::FederatedJob;
 use meridian_api::units::Millis;
-use meridian_apiserver::{
-    ApiStatus, DryRun, Kind, Request as Circumstances, Resources, StatusReason, Written,
-};
+use meridian_apiserver::{DryRun, Kind, Request as Circumstances, Resources, Written};
 use meridian_proto::v1::federation_service_server::FederationService;
 use meridian_proto::{status, v1};
 use meridian_runtime::{Clock, telemetry};
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Event, Operation, SharedStore, WatchBatch};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument as _;
 
+use crate::answers::{from_api_status, store_status};
 use crate::leadership::{Leadership, Role};
 use crate::questions::{Question, Reply};
 use crate::submissions::{Submission, SubmitError, Submitter, check_key};
 
 /// Jobs of one stream that are on their way at once; their answers keep their order.
 const STREAM_IN_FLIGHT: usize = 64;
+/// Watches open at once over gRPC: each is one watch of the store; over HTTP thousands share one.
+pub(crate) const MAX_WATCHES: usize = 1024;
 /// A question that the model has not answered by then is told as overload.
 const ANSWER_WITHIN: Millis = Millis::seconds(10);
 
@@ -49,6 +51,8 @@ pub(crate) struct Users {
     pub(crate) questions: mpsc::Sender<Question>,
     /// Whether this replica leads.
     pub(crate) leadership: Leadership,
+    /// Watches that may still be opened.
+    pub(crate) watches: Arc<Semaphore>,
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -99,6 +103,7 @@ impl FederationService for Users {
             request: Circumstances::default(),
             job: job.clone(),
             idempotency_key: String::new(),
+            fingerprint: String::new(),
             dry_run: DryRun::All,
         };
         let dry = self.submitter.submit(submission).await.map_err(refused)?;
@@ -156,21 +161,29 @@ impl FederationService for Users {
                 &error.help("kinds: meridian api-resources"),
             ));
         };
+        let Ok(open) = Arc::clone(&self.watches).try_acquire_owned() else {
+            let error = ApiError::new(ErrorCode::Overloaded, "too many watches are open");
+            return Err(status::to_status(
+                &error.help("watch over HTTP, or close some"),
+            ));
+        };
         let from = match request.from_revision {
-            0 => Revision(self.store.revision().await.map_err(unavailable)?.0 + 1),
+            0 => Revision(self.store.revision().await.map_err(store_status)?.0 + 1),
             from => Revision(from),
         };
         let namespace = Some(request.namespace.as_str()).filter(|name| !name.is_empty());
         let range = keys::objects(&kind.plural, namespace);
         let batches = self.store.watch(Operation::WatchKind, range, from).await;
-        let batches = batches.map_err(unavailable)?;
+        let batches = batches.map_err(store_status)?;
         let users = self.clone();
         let events = batches.then(move |batch| {
+            // Held as long as the stream lives.
+            let _ = &open;
             let (users, kind) = (users.clone(), Arc::clone(&kind));
             async move {
                 match batch {
                     Ok(batch) => users.changes(&kind, batch).await,
-                    Err(error) => vec![Err(unavailable(error))],
+                    Err(error) => vec![Err(store_status(error))],
                 }
             }
         });
@@ -188,6 +201,8 @@ impl Users {
             telemetry::set_parent(&span, &request.traceparent);
         }
         let mut job = parse(&request.job)?;
+        // Before the trace is written into it: a repeated call is of another span.
+        let fingerprint = canonical::hex(&canonical::sha256(&job));
         if let Some(traceparent) = telemetry::traceparent(&span) {
             carry(&mut job, &traceparent);
         }
@@ -195,6 +210,7 @@ impl Users {
             request: Circumstances::default(),
             job,
             idempotency_key: request.idempotency_key,
+            fingerprint,
             dry_run: if request.dry_run {
                 DryRun::All
             } else {
@@ -347,68 +363,4 @@ fn api_error(error: SubmitError) -> ApiError {
         SubmitError::Stopping => ApiError::new(ErrorCode::StoreUnavailable, "the hub is stopping"),
         SubmitError::Refused(status) => from_api_status(status),
     }
-}
-
-/// An answer of the API server in the closed list of codes.
-fn from_api_status(status: ApiStatus) -> ApiError {
-    let causes: Vec<FieldError> = status
-        .causes
-        .into_iter()
-        .map(|cause| FieldError::new(cause.path, field_reason(cause.reason), cause.message))
-        .collect();
-    let all_unknown = !causes.is_empty()
-        && causes
-            .iter()
-            .all(|cause| cause.reason == FieldReason::Unknown);
-    let code = match status.reason {
-        StatusReason::AlreadyExists => ErrorCode::AlreadyExists,
-        StatusReason::NotFound => ErrorCode::NotFound,
-        StatusReason::Conflict => ErrorCode::Conflict,
-        StatusReason::Forbidden => ErrorCode::Forbidden,
-        StatusReason::Invalid | StatusReason::BadRequest if only_unknown(&causes) => {
-            ErrorCode::UnknownField
-        }
-        StatusReason::Invalid | StatusReason::BadRequest if all_unknown => ErrorCode::UnknownField,
-        StatusReason::Invalid | StatusReason::BadRequest => ErrorCode::InvalidObject,
-        StatusReason::RequestEntityTooLarge => ErrorCode::TooLarge,
-        StatusReason::TooManyRequests => ErrorCode::Overloaded,
-        StatusReason::ServiceUnavailable => ErrorCode::StoreUnavailable,
-        StatusReason::Timeout => ErrorCode::TimedOut,
-        _ => ErrorCode::Internal,
-    };
-    let mut error = ApiError::new(code, status.message);
-    error.causes = causes;
-    error
-}
-
-/// True when nothing is wrong but fields that the kind does not have.
-fn only_unknown(causes: &[FieldError]) -> bool {
-    let unknown = |cause: &FieldError| cause.reason == FieldReason::Unknown;
-    !causes.is_empty() && causes.iter().all(unknown)
-}
-
-fn field_reason(reason: meridian_apiserver::FieldReason) -> FieldReason {
-    use meridian_apiserver::FieldReason as Theirs;
-    match reason {
-        Theirs::Required => FieldReason::Required,
-        Theirs::Invalid | Theirs::ResourceVersionTooLarge | Theirs::ErrorCode | Theirs::Help => {
-            FieldReason::Invalid
-        }
-        Theirs::TypeInvalid => FieldReason::TypeInvalid,
-        Theirs::NotSupported => FieldReason::NotSupported,
-        Theirs::Forbidden => FieldReason::Forbidden,
-        Theirs::TooMany => FieldReason::TooMany,
-        Theirs::Duplicate => FieldReason::Duplicate,
-        Theirs::NotFound => FieldReason::NotFound,
-        Theirs::Unknown => FieldReason::Unknown,
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "used as a mapping of errors")]
-fn unavailable(error: meridian_store::StoreError) -> Status {
-    let code = match error {
-        meridian_store::StoreError::Compacted { .. } => ErrorCode::Expired,
-        _ => ErrorCode::StoreUnavailable,
-    };
-    status::to_status(&ApiError::new(code, error.to_string()))
 }

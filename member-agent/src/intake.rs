@@ -16,7 +16,7 @@ use crate::backend::GangKey;
 use crate::executor::{Executor, Stopped};
 use crate::fences::{self, RefusalReason, Refused};
 use crate::gangs::{Desired, Gang, Phase, Record};
-use crate::orders::{self, RunOrder, Wish};
+use crate::orders::{self, RunOrder, Templates, Wish};
 use crate::report::Session;
 use crate::uplink::ToExecutor;
 
@@ -104,7 +104,7 @@ impl Executor {
 
     /// An intent: everything it changes is one write, and nothing is done before that write.
     async fn intent(&mut self, intent: v1::Intent) -> Result<(), Stopped> {
-        let Some(session) = &mut self.session else {
+        let Some(session) = &self.session else {
             return Ok(());
         };
         let (highest, processed) = (self.state.fence(), self.state.generation());
@@ -123,10 +123,11 @@ impl Executor {
                 return Ok(());
             }
         };
+        let mut templates = Templates::default();
         let taken = intent
             .templates
             .iter()
-            .map(|template| session.templates.take(template));
+            .map(|template| templates.take(template));
         let bad: Vec<orders::BadOrder> = taken.filter_map(Result::err).collect();
         for error in bad {
             self.refuse(
@@ -136,21 +137,31 @@ impl Executor {
         }
         self.state.raise_generation(generation);
         for placement in &intent.placements {
-            self.placement(placement);
+            self.placement(placement, &templates);
         }
         self.commit().await
     }
 
-    fn placement(&mut self, placement: &v1::PlacementIntent) {
-        let Some(session) = &self.session else { return };
+    fn placement(&mut self, placement: &v1::PlacementIntent, templates: &Templates) {
         let key = orders::key(placement).ok();
-        let wish = orders::wish(placement, &session.templates)
+        let wish = orders::wish(placement, templates)
             .map_err(|error| Refused::new(RefusalReason::Malformed, error.to_string()));
         let taken = wish.and_then(|wish| match wish {
             Wish::Run(order) => self.run_wish(*order),
             Wish::Stop { key, grace, reason } => self.stop_wish(key, grace, &reason),
         });
         if let Err(refused) = taken {
+            if let Some(key) = key
+                && refused.reason == RefusalReason::Malformed
+                && self
+                    .gangs
+                    .get(&key.gang)
+                    .is_some_and(|gang| gang.record.epoch == key.epoch)
+            {
+                // It is here: a refusal would let the hub start it elsewhere, too.
+                self.reports.repeat(key.gang);
+                return;
+            }
             // The hub may place the gang elsewhere on the strength of a refusal: this epoch must
             // then never start here, whatever comes later.
             if let Some(key) = key.filter(|_| refused.reason == RefusalReason::Malformed)

@@ -21,8 +21,7 @@ use crate::backend::{GangKey, GangTerms, RoleOrder};
 const MAX_PODS: u64 = 32_768;
 /// Most roles of one gang.
 const MAX_ROLES: usize = 64;
-/// Templates of one session, in bytes: 64 MiB are a few thousand large ones. A hub that sends
-/// more ends the session, and the next begins with none.
+/// Templates of one intent, in bytes: the limit of a message.
 const MAX_TEMPLATE_BYTES: usize = 64 * 1024 * 1024;
 /// From acceptance to running when the order does not say: images of tens of gigabytes come in.
 const DEFAULT_PLACE_TIMEOUT: Millis = Millis::seconds(600);
@@ -72,8 +71,8 @@ pub(crate) enum BadOrder {
     /// A part is missing or wrong.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A role's template was never sent in this session.
-    #[error("role {role:?} names template {hash}, which was not sent in this session")]
+    /// A role's template did not come with the order.
+    #[error("role {role:?} names template {hash}, which was not sent with it")]
     UnknownTemplate {
         /// The role.
         role: String,
@@ -91,15 +90,15 @@ pub(crate) enum BadOrder {
     /// A template is not a JSON object.
     #[error("template {0} is not a JSON object")]
     NotAnObject(String),
-    /// Too many or too large templates for one session.
-    #[error("templates of this session exceed {MAX_TEMPLATE_BYTES} bytes")]
+    /// Too many or too large templates for one intent.
+    #[error("templates of this intent exceed {MAX_TEMPLATE_BYTES} bytes")]
     TooManyTemplates,
     /// A topology rule names no role of the gang.
     #[error("topology rule for role {0:?}, which the gang does not have")]
     UnknownRole(String),
 }
 
-/// Pod templates of one session, by SHA-256 of their canonical JSON.
+/// Pod templates of one intent, by SHA-256 of their canonical JSON.
 #[derive(Debug, Default)]
 pub(crate) struct Templates {
     known: BTreeMap<[u8; 32], Arc<Value>>,

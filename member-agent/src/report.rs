@@ -20,7 +20,6 @@ use crate::digest::observation;
 use crate::executor::Executor;
 use crate::fences::Refused;
 use crate::gangs::{Gang, wire_step};
-use crate::orders::Templates;
 use crate::uplink::HelloParts;
 use crate::view::View;
 
@@ -44,8 +43,6 @@ pub(crate) struct Session {
     pub(crate) digest_sequence: Arc<AtomicU64>,
     /// Life of this agent that the hub issued for the session.
     pub(crate) incarnation: Incarnation,
-    /// Templates sent in it.
-    pub(crate) templates: Templates,
 }
 
 /// Words that wait, and what the hub knows.

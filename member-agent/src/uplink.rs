@@ -22,7 +22,6 @@ use tonic::{Status, Streaming};
 
 use crate::fences::Refused;
 use crate::metrics::AgentMetrics;
-use crate::orders::Templates;
 use crate::report::Session;
 
 /// Session protocols that this agent speaks.
@@ -266,7 +265,6 @@ impl Uplink {
             beats: Arc::clone(&beats),
             digest_sequence: Arc::clone(&digest_sequence),
             incarnation,
-            templates: Templates::default(),
         });
         let (reply, taken) = oneshot::channel();
         let attached = ToExecutor::Attached {

@@ -117,7 +117,7 @@ async fn one_bad_placement_does_not_spoil_the_others_and_never_starts() {
         .await;
     hub.until_step(gang(1), 1, GangStep::Running).await;
     assert_eq!(hub.refused(), ["Malformed"]);
-    assert!(hub.refusals[0].message.contains("not sent in this session"));
+    assert!(hub.refusals[0].message.contains("not sent with it"));
     // The hub may have placed it elsewhere since: this epoch is over here.
     hub.order(vec![run(gang(0), 1, 1, Does::RunForever)]).await;
     hub.until("refused again", |line| line.refusals.len() == 2)

@@ -11,13 +11,15 @@ use serde_json::{Value, json};
 
 use crate::admission::{Change, DryRun, Operation, Request};
 use crate::checks;
-use crate::kind::{Kind, Scope};
+use crate::kind::{FieldError, FieldReason, Kind, Scope};
 use crate::metadata::{self, SERVER_OWNED};
 use crate::object;
 use crate::resources::{Idempotency, Resources, WriteOptions, Written};
 use crate::status::ApiStatus;
 use crate::write::{self, Draft, MAX_ATTEMPTS};
 
+/// Stable code of a create under a key that was used for another.
+const KEY_REUSED: &str = "E3004";
 /// Letters of a generated suffix: no vowels, so no words, and nothing that looks like another.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Length of a generated suffix: 27^5 = 14 million names per prefix.
@@ -306,7 +308,9 @@ impl Resources {
                 "its idempotency key was used for another request, which made \"{name}\": use \
                  another key"
             );
-            return Err(ApiStatus::conflict(kind, name, &why));
+            let mut status = ApiStatus::conflict(kind, name, &why);
+            status.causes = vec![FieldError::new("", FieldReason::ErrorCode, KEY_REUSED)];
+            return Err(status);
         }
         let namespace = Some(text("namespace")).filter(|namespace| !namespace.is_empty());
         let object = self.get(kind, namespace, name).await.ok();

@@ -294,6 +294,8 @@ impl Watch {
 
     async fn catch_up(&mut self) -> Result<String, ApiStatus> {
         if let Attach::At(place) = self.cache.attach(self.seen) {
+            // The store's own watch may be ahead of the ring: what it has told is not told again.
+            self.known = self.known.max(self.seen);
             self.phase = Phase::Live(place);
             return Ok(String::new());
         }

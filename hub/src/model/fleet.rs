@@ -1,7 +1,6 @@
 //! The fleet: what each cluster's agent last said, and how well it is heard.
 //!
-//! Owns pools as shapes, the gangs that the agents list, and contact (behaviour, section 7). What
-//! an agent says is never edited here: decisions subtract what it does not show yet. Absence never
+//! Owns pools as shapes, the gangs that the agents list, and contact. What an agent says is never edited here: decisions subtract what it does not show yet. Absence never
 //! means delete.
 
 use std::collections::BTreeMap;
@@ -9,23 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meridian_api::ids::{Epoch, GangId, Incarnation};
-use meridian_api::units::{BootMillis, MilliGpus, Millis, Resources, UnixMillis};
+use meridian_api::units::{BootMillis, MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{Contact, Shape};
 use meridian_policies::shapes;
-use meridian_proto::convert::{self, Malformed};
 use meridian_proto::v1;
 use meridian_store::KeyValue;
 use meridian_store::keys::ObjectKey;
 use serde::{Deserialize, Serialize};
 
+use super::digest::Digest;
 use crate::fence::Fence;
-
-/// Most pools of one cluster; a digest with more is refused. Hardware generations times purposes
-/// in the largest fleets known stay below a hundred.
-pub(crate) const MAX_POOLS: usize = 1024;
-/// Most rows of one pool: one per host of the largest clusters (Kubernetes ends at 5,000 nodes),
-/// twice over.
-pub(crate) const MAX_SHAPES: usize = 10_000;
 
 /// When silence becomes suspicion, and more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +40,6 @@ pub(crate) struct Fleet {
 /// What is known of one cluster.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterState {
-    /// A `MemberCluster` names it.
-    pub(crate) declared: bool,
     /// Life of the agent that attached last.
     pub(crate) incarnation: Incarnation,
     /// Boot clock of this hub when its term began and it had not attached yet.
@@ -65,7 +55,7 @@ pub(crate) struct ClusterState {
     /// Gangs as reported.
     pub(crate) seen: BTreeMap<GangId, Seen>,
     /// Epochs of orders that it will not carry out.
-    pub(crate) refused: BTreeMap<GangId, u64>,
+    pub(crate) refused: BTreeMap<GangId, Epoch>,
     /// Wall clock of the newest digest.
     pub(crate) reported: UnixMillis,
     /// What was last written of it to the store.
@@ -155,12 +145,6 @@ impl Seen {
 }
 
 impl Fleet {
-    /// A `MemberCluster` appeared or went.
-    pub(crate) fn set_declared(&mut self, name: &str, declared: bool) {
-        let cluster = self.clusters.entry(name.to_owned()).or_default();
-        cluster.declared = declared;
-    }
-
     /// Capacity as another leader last wrote it: what is known until the agent attaches.
     pub(crate) fn put_capacity(&mut self, name: &str, value: &[u8]) {
         let cluster = self.clusters.entry(name.to_owned()).or_default();
@@ -233,31 +217,8 @@ impl ClusterState {
     }
 
     /// Takes in a digest; returns the gangs that it says something about.
-    pub(crate) fn absorb(
-        &mut self,
-        digest: &v1::Digest,
-        now: UnixMillis,
-    ) -> Result<Vec<GangId>, Malformed> {
-        let pools = digest
-            .pools
-            .iter()
-            .map(pool)
-            .collect::<Result<Vec<_>, _>>()?;
-        let seen = digest
-            .gangs
-            .iter()
-            .map(observation)
-            .collect::<Result<Vec<_>, _>>()?;
-        let removed = digest.removed_gangs.iter().map(GangId::try_from);
-        let removed = removed.collect::<Result<Vec<_>, _>>()?;
-        if self.pools.len() + pools.len() > 2 * MAX_POOLS {
-            return Err(too_many(
-                "digest.pools",
-                pools.len(),
-                "at most 1024 pools a cluster",
-            ));
-        }
-        let mut touched: Vec<GangId> = removed.clone();
+    pub(crate) fn absorb(&mut self, digest: Digest, now: UnixMillis) -> Vec<GangId> {
+        let mut touched: Vec<GangId> = digest.removed_gangs.clone();
         if digest.full {
             touched.extend(self.seen.keys());
             self.pools.clear();
@@ -266,25 +227,18 @@ impl ClusterState {
         for name in &digest.removed_pools {
             self.pools.remove(name);
         }
-        for gang in removed {
+        for gang in digest.removed_gangs {
             self.seen.remove(&gang);
         }
-        touched.extend(seen.iter().map(|(gang, _)| *gang));
-        self.pools.extend(pools);
-        self.seen.extend(seen);
+        touched.extend(digest.seen.iter().map(|(gang, _)| *gang));
+        self.pools.extend(digest.pools);
+        self.seen.extend(digest.seen);
         self.reported = now;
-        Ok(touched)
+        touched
     }
 
     /// Takes in steps that an agent reports as they happen.
-    pub(crate) fn observe(
-        &mut self,
-        gangs: &[v1::GangObservation],
-    ) -> Result<Vec<GangId>, Malformed> {
-        let seen = gangs
-            .iter()
-            .map(observation)
-            .collect::<Result<Vec<_>, _>>()?;
+    pub(crate) fn observe(&mut self, seen: Vec<(GangId, Seen)>) -> Vec<GangId> {
         let touched = seen.iter().map(|(gang, _)| *gang).collect();
         for (gang, mut new) in seen {
             // A report says how far a gang is; only a digest says what the shapes include.
@@ -298,7 +252,7 @@ impl ClusterState {
             }
             self.seen.insert(gang, new);
         }
-        Ok(touched)
+        touched
     }
 
     /// GPUs of its pools: in all, free, and out.
@@ -317,78 +271,6 @@ impl ClusterState {
             )
         })
     }
-}
-
-fn too_many(what: &'static str, found: usize, expected: &'static str) -> Malformed {
-    Malformed::Wrong {
-        what,
-        found: found.to_string(),
-        expected,
-    }
-}
-
-fn pool(pool: &v1::Pool) -> Result<(String, PoolState), Malformed> {
-    if pool.shapes.len() > MAX_SHAPES {
-        return Err(too_many(
-            "pool.shapes",
-            pool.shapes.len(),
-            "at most 10000 rows a pool",
-        ));
-    }
-    let rows = pool.shapes.iter().map(|row| shape(row, pool.levels.len()));
-    let rows = rows.collect::<Result<Vec<_>, _>>()?;
-    let state = PoolState {
-        flavor: pool.flavor.clone(),
-        levels: pool.levels.clone(),
-        shapes: shapes::canonical(&rows),
-        out: MilliGpus(pool.out_milli_gpus),
-    };
-    Ok((pool.name.clone(), state))
-}
-
-fn shape(row: &v1::Shape, levels: usize) -> Result<Shape, Malformed> {
-    if row.domains.len() != levels {
-        let found = row.domains.len();
-        return Err(too_many(
-            "shape.domains",
-            found,
-            "one name per level of its pool",
-        ));
-    }
-    let allocatable: Resources = row
-        .allocatable
-        .ok_or(Malformed::Missing("shape.allocatable"))?
-        .into();
-    let free: Resources = row.free.ok_or(Malformed::Missing("shape.free"))?.into();
-    if !allocatable.covers(free) {
-        return Err(Malformed::Wrong {
-            what: "shape.free",
-            found: format!("{free:?}"),
-            expected: "at most what the host has",
-        });
-    }
-    Ok(Shape {
-        domains: row.domains.clone(),
-        allocatable,
-        free,
-        hosts: row.hosts,
-    })
-}
-
-fn observation(seen: &v1::GangObservation) -> Result<(GangId, Seen), Malformed> {
-    let gang = convert::gang(seen.gang.as_ref())?;
-    let instant = |millis: i64| (millis != 0).then_some(UnixMillis(millis));
-    let state = Seen {
-        epoch: convert::epoch(seen.epoch)?,
-        step: seen.step(),
-        holds: !seen.holds.is_empty(),
-        reason: seen.reason.clone(),
-        exit_code: seen.exit_code,
-        message: seen.message.clone(),
-        started: instant(seen.started_ms),
-        ended: instant(seen.ended_ms),
-    };
-    Ok((gang, state))
 }
 
 #[cfg(test)]
@@ -450,7 +332,7 @@ mod tests {
             gangs: vec![gang(0), gang(1)],
             ..Default::default()
         };
-        cluster.absorb(&full, UnixMillis(1)).expect("well formed");
+        cluster.absorb(Digest::read(&full).expect("well formed"), UnixMillis(1));
         let removed = vec![
             GangId {
                 job: Uid(1),
@@ -462,7 +344,7 @@ mod tests {
             removed_gangs: removed,
             ..Default::default()
         };
-        cluster.absorb(&delta, UnixMillis(2)).expect("well formed");
+        cluster.absorb(Digest::read(&delta).expect("well formed"), UnixMillis(2));
         assert_eq!(
             cluster
                 .seen
@@ -471,35 +353,5 @@ mod tests {
                 .collect::<Vec<_>>(),
             [1]
         );
-    }
-
-    #[test]
-    fn a_host_cannot_have_more_free_than_it_has() {
-        let one = |gpus| {
-            Some(v1::Resources {
-                milli_gpus: gpus,
-                ..Default::default()
-            })
-        };
-        let row = v1::Shape {
-            domains: vec![],
-            allocatable: one(1),
-            free: one(2),
-            hosts: 1,
-        };
-        let lying = v1::Pool {
-            name: "a".into(),
-            shapes: vec![row],
-            ..Default::default()
-        };
-        let digest = v1::Digest {
-            full: true,
-            pools: vec![lying],
-            ..Default::default()
-        };
-        let error = cluster_heard_at(0)
-            .absorb(&digest, UnixMillis(1))
-            .expect_err("refused");
-        assert!(error.to_string().contains("shape.free"));
     }
 }

@@ -184,15 +184,33 @@ fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
     })
 }
 
+fn full_name(key: &ObjectKey) -> String {
+    format!(
+        "{}/{}",
+        key.namespace.as_deref().unwrap_or_default(),
+        key.name
+    )
+}
+
+/// The UID of a stored object, whatever else it says.
+fn stored_uid(entry: &KeyValue) -> Option<Uid> {
+    let object: serde_json::Value = serde_json::from_slice(&entry.value).ok()?;
+    object.pointer("/metadata/uid")?.as_str()?.parse().ok()
+}
+
 impl Model {
     pub(super) fn put_job(&mut self, key: &ObjectKey, entry: &KeyValue) {
         let mut job = match Job::read(key, entry) {
             Ok(job) => job,
             Err(error) => {
                 tracing::error!(key = ?key, %error, "a stored job cannot be read");
+                if let Some(uid) = stored_uid(entry) {
+                    self.unreadable.insert(full_name(key), uid);
+                }
                 return;
             }
         };
+        self.unreadable.remove(&full_name(key));
         let uid = job.uid;
         if let Some(known) = self.jobs.get(&uid) {
             if known.spec_revision >= job.spec_revision {
@@ -222,6 +240,7 @@ impl Model {
     }
 
     pub(super) fn delete_job(&mut self, key: &ObjectKey, revision: Revision) {
+        self.unreadable.remove(&full_name(key));
         let name = (key.namespace.clone().unwrap_or_default(), key.name.clone());
         let Some(uid) = self.names.get(&name).copied() else {
             return;

@@ -5,6 +5,7 @@
 //! just as warm. Never writes.
 
 mod catalog;
+mod digest;
 mod fleet;
 mod jobs;
 mod snapshot;
@@ -13,11 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meridian_api::ids::{GangId, Revision, StoreGeneration, Uid};
+use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Event, KeyValue};
 
 pub(crate) use catalog::{Catalog, Versioned};
+pub(crate) use digest::{Digest, observations};
 pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, Written};
 pub(crate) use jobs::{FINALIZER, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble};
 pub(crate) use snapshot::{Labelled, Situation};
@@ -60,6 +62,12 @@ pub(crate) struct Model {
     unsettled_jobs: BTreeSet<Uid>,
     /// Clusters whose orders have changed since they were last told.
     untold: BTreeSet<String>,
+    /// Jobs as stored that this hub cannot read: what runs of them goes on.
+    unreadable: BTreeMap<String, Uid>,
+    /// Newest revision that this hub has committed itself.
+    committed: Revision,
+    /// Clusters that were removed since sessions were last told.
+    removed_clusters: BTreeSet<String>,
     /// Removed keys with the revision that removed them, until the watch has passed it: an older
     /// event that is still on its way must not bring a row back.
     tombstones: BTreeMap<Bytes, Revision>,
@@ -78,6 +86,20 @@ impl Model {
     #[must_use]
     pub(crate) fn ledger_head(&self) -> Revision {
         self.ledger_head
+    }
+
+    /// Newest revision that is in, this hub's own commits ahead of the watch included.
+    #[must_use]
+    pub(crate) fn newest(&self) -> Revision {
+        self.revision.max(self.committed)
+    }
+
+    /// True for a job that is stored and cannot be read.
+    #[must_use]
+    pub(crate) fn is_unreadable(&self, job: Uid) -> bool {
+        self.unreadable
+            .values()
+            .any(|unreadable| *unreadable == job)
     }
 
     /// One job.
@@ -135,8 +157,13 @@ impl Model {
         self.advance(revision);
     }
 
-    /// Puts in what this hub has just committed, ahead of the watch.
-    pub(crate) fn absorb_own(&mut self, events: &[Event]) {
+    /// Puts in what this hub has just committed at `revision`, ahead of the watch.
+    pub(crate) fn absorb_committed(&mut self, events: &[Event], revision: Revision) {
+        self.committed = self.committed.max(revision);
+        self.absorb_own(events);
+    }
+
+    fn absorb_own(&mut self, events: &[Event]) {
         for event in events {
             match event {
                 Event::Put { current, .. } => self.put(current),
@@ -206,12 +233,11 @@ impl Model {
         self.changed = true;
         match change {
             catalog::Changed::Cluster(name) => {
-                let spec = self
-                    .catalog
-                    .clusters
-                    .get(name)
-                    .map(|cluster| &cluster.value.spec);
-                self.fleet.set_declared(name, spec.is_some());
+                if !self.catalog.clusters.contains_key(name) {
+                    // A cluster of that name which is added later is another.
+                    self.fleet.clusters.remove(name);
+                    self.removed_clusters.insert(name.clone());
+                }
             }
             catalog::Changed::Policy => {}
         }
@@ -341,6 +367,18 @@ impl Model {
         self.unsettled_jobs.extend(jobs);
     }
 
+    /// Clusters that were removed, once.
+    pub(crate) fn take_removed_clusters(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.removed_clusters)
+    }
+
+    /// A follower settles and tells nothing: what is noted for that is dropped.
+    pub(crate) fn follow(&mut self) {
+        self.unsettled.clear();
+        self.unsettled_jobs.clear();
+        self.untold.clear();
+    }
+
     /// Clusters whose orders changed, once.
     pub(crate) fn take_untold(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.untold)
@@ -359,10 +397,10 @@ impl Model {
         let Some(cluster) = self.fleet.clusters.get_mut(cluster) else {
             return;
         };
-        let stands = |gang: &GangId, epoch: u64| {
+        let stands = |gang: &GangId, epoch: Epoch| {
             self.placements
                 .get(gang)
-                .is_some_and(|row| row.record.epoch.0 == epoch)
+                .is_some_and(|row| row.record.epoch == epoch)
         };
         cluster.refused.retain(|gang, epoch| stands(gang, *epoch));
     }

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::RegionChoice;
+use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
 use meridian_api::quantity::Time;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
+use meridian_api::validate::Findings;
 use meridian_policies::model::{
     Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held, Pool, Quota,
     RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
@@ -330,6 +332,28 @@ impl Model {
         held.collect()
     }
 
+    /// A job that was let in before its class or tenant was there, or before they changed, fits
+    /// them or waits.
+    fn check_fit(&self, job: &Job) -> Result<(), Trouble> {
+        let mut found = Findings::default();
+        if let Some(class) = self.catalog.classes.get(&job.object.spec.workload_class) {
+            fits_class(&job.object, &class.value, &mut found);
+        }
+        if let Some(tenant) = self.catalog.tenants.get(job.tenant()) {
+            fits_tenant(&job.object, &tenant.value, &mut found);
+        }
+        match found.list.first() {
+            None => Ok(()),
+            Some(wrong) => {
+                let message = wrong.to_string();
+                Err(Trouble {
+                    reason: Reason::Denied,
+                    message,
+                })
+            }
+        }
+    }
+
     fn waiting_row(
         &self,
         ordinals: &Ordinals,
@@ -337,6 +361,7 @@ impl Model {
         gang: GangId,
     ) -> Result<Waiting, Trouble> {
         let spec = &job.object.spec;
+        self.check_fit(job)?;
         let missing = |kind: &str, name: &str, field: &str| {
             let message =
                 format!("{field}: there is no {kind} {name:?}; create it or name another");

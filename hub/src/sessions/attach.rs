@@ -14,6 +14,7 @@ use meridian_store::{Compare, Operation, SharedStore};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::answers::store_error;
 use crate::fence::{Commit, Fence, put};
 
 /// Session protocols that this hub speaks.
@@ -69,7 +70,7 @@ pub(crate) async fn attach(
     }
     let presented = hex(&Sha256::digest(&hello.credential).into());
     for _ in 0..ATTEMPTS {
-        declared(store, cluster).await?;
+        let spec = declared(store, cluster).await?;
         let key = keys::agent(cluster);
         let known = store
             .get(Operation::AttachAgent, key.clone())
@@ -92,12 +93,17 @@ pub(crate) async fn attach(
         }
         // An agent that remembers a higher life than the store was restored around: go on above.
         let before = bound.incarnation.0.max(hello.last_incarnation);
+        let next = before.checked_add(1).ok_or_else(|| {
+            let message = format!("incarnation {before} is the last there is");
+            ApiError::new(ErrorCode::MalformedDocument, message)
+                .help("the agent's state folder is damaged: start it with an empty one")
+        })?;
         let next = Binding {
-            incarnation: Incarnation(before + 1),
+            incarnation: Incarnation(next),
             ..bound
         };
         let value = serde_json::to_vec(&next).expect("a text and a number");
-        let compares = vec![Compare::ModRevision(key.clone(), revision)];
+        let compares = vec![Compare::ModRevision(key.clone(), revision), spec];
         let ops = vec![put(key, value)];
         let write = fence.write(store.as_ref(), Operation::AttachAgent, compares, ops);
         match write.await.map_err(store_error)? {
@@ -118,7 +124,8 @@ pub(crate) async fn attach(
     .help("run one agent per cluster"))
 }
 
-async fn declared(store: &SharedStore, cluster: &str) -> Result<(), ApiError> {
+/// The compare that the cluster is still declared as it is.
+async fn declared(store: &SharedStore, cluster: &str) -> Result<Compare, ApiError> {
     let key = ObjectKey {
         plural: "memberclusters".to_owned(),
         namespace: None,
@@ -127,8 +134,8 @@ async fn declared(store: &SharedStore, cluster: &str) -> Result<(), ApiError> {
     let known = store
         .get(Operation::AttachAgent, key.part(Part::Spec))
         .await;
-    if known.map_err(store_error)?.is_some() {
-        return Ok(());
+    if let Some(known) = known.map_err(store_error)? {
+        return Ok(Compare::ModRevision(known.key, known.mod_revision));
     }
     Err(ApiError::new(
         ErrorCode::NotFound,
@@ -137,9 +144,4 @@ async fn declared(store: &SharedStore, cluster: &str) -> Result<(), ApiError> {
     .help(format!(
         "add it first: meridian cluster add {cluster} --region REGION"
     )))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "used as a mapping of errors")]
-fn store_error(error: meridian_store::StoreError) -> ApiError {
-    ApiError::new(ErrorCode::StoreUnavailable, error.to_string())
 }

@@ -7,20 +7,20 @@
 
 mod attach;
 mod orders;
+mod service;
 mod session;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use meridian_api::ids::{GangId, Incarnation};
-use meridian_proto::v1;
+use meridian_api::ids::{Epoch, GangId, Incarnation};
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use orders::{Order, Orders, orders_of};
-pub(crate) use session::{AgentSessions, SessionOptions};
+pub(crate) use service::{AgentSessions, SessionOptions};
 
 use crate::fence::Fence;
-use crate::model::Heard;
+use crate::model::{Digest, Heard, Seen};
 
 /// Events of agents waiting to be taken into the model. A thousand clusters that all send a
 /// digest within one round fit; beyond that the streams' own back-pressure holds.
@@ -49,18 +49,18 @@ pub(crate) enum Said {
         /// When it was last heard; the session keeps it up to date.
         heard: Heard,
         /// What runs.
-        digest: v1::Digest,
+        digest: Digest,
     },
     /// What it sees changed.
-    Digest(v1::Digest),
+    Digest(Digest),
     /// Steps of gangs.
-    Report(Vec<v1::GangObservation>),
+    Report(Vec<(GangId, Seen)>),
     /// It will not carry out an order.
     Refused {
         /// Which gang's.
         gang: GangId,
-        /// Why.
-        refusal: v1::Refusal,
+        /// Under which epoch.
+        epoch: Epoch,
     },
     /// It is heard after a silence that had made it suspect.
     HeardAgain,
@@ -90,6 +90,14 @@ impl Orderbook {
             .entry(cluster.to_owned())
             .or_insert_with(|| watch::Sender::new(Arc::default()));
         entry.subscribe()
+    }
+
+    /// Forgets a cluster whose `MemberCluster` is gone; its session ends.
+    pub(crate) fn remove(&self, cluster: &str) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(cluster);
     }
 
     /// Forgets everything: this replica leads no more, or anew.

@@ -35,7 +35,7 @@ pub(crate) struct Orders {
 /// Orders of all the given clusters in one walk over the placements.
 #[must_use]
 pub(crate) fn orders_of(model: &Model, clusters: &BTreeSet<String>) -> BTreeMap<String, Orders> {
-    let generation = Generation(model.revision().0.max(model.ledger_head().0));
+    let generation = Generation(model.newest().0);
     let empty = Orders {
         generation,
         orders: BTreeMap::new(),
@@ -69,16 +69,30 @@ fn order(record: &Arc<PlacementRecord>) -> Order {
 }
 
 /// What has ended and whose row is gone may be forgotten by the agent: nothing of it runs, and
-/// what came of it is stored. What still runs without a row is left alone.
+/// what came of it is stored. An epoch below the gang's own may not run on: that one has a younger
+/// placement, or waits for one. Whatever else runs without a row is left alone.
 fn forget_ended(model: &Model, name: &str, cluster: &ClusterState, orders: &mut Orders) {
     for (gang, seen) in &cluster.seen {
-        let has_row = model
-            .placement(*gang)
-            .is_some_and(|row| row.record.epoch == seen.epoch && row.record.cluster == name);
-        if seen.is_over() && !has_row {
+        let row = model.placement(*gang).map(|row| row.record.as_ref());
+        let stands = row.is_some_and(|row| row.epoch == seen.epoch && row.cluster == name);
+        if stands {
+            continue;
+        }
+        let tried = model
+            .job(gang.job)
+            .and_then(|job| job.progress.tried.get(&gang.index));
+        let younger = row
+            .map(|row| row.epoch)
+            .is_some_and(|epoch| epoch > seen.epoch);
+        let superseded = younger || tried.is_some_and(|tried| tried.epoch >= seen.epoch);
+        if seen.is_over() {
             orders
                 .orders
                 .insert((*gang, seen.epoch), Order::Stop("Ended"));
+        } else if superseded {
+            orders
+                .orders
+                .insert((*gang, seen.epoch), Order::Stop("Superseded"));
         }
     }
 }

@@ -316,7 +316,7 @@ pub struct Intent {
     pub full: bool,
     #[prost(message, repeated, tag = "5")]
     pub placements: ::prost::alloc::vec::Vec<PlacementIntent>,
-    /// Pod templates not sent before in this session, by SHA-256 of their canonical JSON.
+    /// Pod templates that the placements name, by SHA-256 of their canonical JSON.
     #[prost(message, repeated, tag = "6")]
     pub templates: ::prost::alloc::vec::Vec<Template>,
 }

@@ -13,8 +13,9 @@ use crate::validate::{Checked, Findings, MAX_GPUS_PER_HOST, MAX_SPAN};
 
 /// Most roles of one job: JobSets of the field have under ten.
 pub const MAX_ROLES: usize = 32;
-/// Most gangs of all copies of one job: what one status can count and one decision round places.
-pub const MAX_GANGS: u32 = 10_000;
+/// Most gangs of one job, in all copies. What the hub keeps of each that waits again is some 70
+/// bytes at most, and together they must fit one value of the store (384 KiB).
+pub const MAX_GANGS: u32 = 5_000;
 /// Most pods of one gang: the largest clusters of the field have as many hosts.
 pub const MAX_GANG_PODS: u64 = 16_384;
 /// Most CPU of one pod: four times the largest host.
