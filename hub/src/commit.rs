@@ -16,7 +16,7 @@ use meridian_runtime::Clock;
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Compare, Operation, SharedStore, StoreError};
 
-use crate::explanations::Explained;
+use crate::explanations::{Explained, headline};
 use crate::fence::{Commit, Fence, put};
 use crate::journal::{Gravity, Journal, JournalEntry};
 use crate::metrics::{
@@ -238,9 +238,8 @@ impl Committer {
             let class = model
                 .job(gang.job)
                 .map(|job| job.object.spec.workload_class.clone());
-            let reason = blockers
-                .first()
-                .map_or("PendingEvaluation", |first| first.reason.as_str());
+            let reason =
+                headline(blockers).map_or("PendingEvaluation", |first| first.reason.as_str());
             let labels = PendingLabels {
                 class: class.unwrap_or_default(),
                 reason: reason.to_owned(),

@@ -256,7 +256,6 @@ impl Decider {
             // Its MemberCluster is gone; its session ends.
             return;
         }
-        let now = self.options.clock.wall();
         let cluster = self
             .model
             .fleet
@@ -277,9 +276,9 @@ impl Decider {
             } => {
                 cluster.version = version;
                 cluster.heard = Some(heard);
-                cluster.absorb(digest, now)
+                cluster.absorb(digest)
             }
-            Said::Digest(digest) => cluster.absorb(digest, now),
+            Said::Digest(digest) => cluster.absorb(digest),
             Said::Report(seen) => cluster.observe(seen),
             Said::Refused { gang, epoch } => {
                 cluster.refused.insert(gang, epoch);

@@ -101,6 +101,15 @@ pub(crate) fn blocker(snapshot: &Snapshot, cause: &Cause) -> Blocker {
     }
 }
 
+/// The one blocker that says most. What holds everywhere comes first; else the cluster that is
+/// nearest to taking the gang, whose reason is the last in the order: that another has no such
+/// hardware matters little.
+#[must_use]
+pub(crate) fn headline(blockers: &[Blocker]) -> Option<&Blocker> {
+    let everywhere = blockers.iter().find(|blocker| blocker.cluster.is_none());
+    everywhere.or_else(|| blockers.iter().rev().max_by_key(|blocker| blocker.reason))
+}
+
 /// The newest explanation, for readers on any task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explanations(Arc<RwLock<Arc<Explained>>>);
@@ -133,7 +142,7 @@ impl Explanations {
         let explained = self.newest();
         let (reason, message, position, blockers) = match explained.of_job(uid) {
             Some((position, blockers)) => {
-                let first = blockers.first();
+                let first = headline(blockers);
                 let reason = first.map_or(Reason::PendingEvaluation, |blocker| blocker.reason);
                 let message = first
                     .map(|blocker| blocker.message.clone())
@@ -199,6 +208,28 @@ mod tests {
         let mut job = running.clone();
         explanations.decorate(&mut job);
         assert_eq!(job, running);
+    }
+
+    #[test]
+    fn the_nearest_cluster_makes_the_headline() {
+        let blocker = |reason, cluster: Option<&str>| Blocker {
+            reason,
+            cluster: cluster.map(str::to_owned),
+            flavor: None,
+            need: None,
+            free: None,
+            limit: None,
+            message: String::new(),
+        };
+        let mut list = vec![
+            blocker(Reason::NoMatchingFlavor, Some("a")),
+            blocker(Reason::WaitingForCapacity, Some("b")),
+        ];
+        let reason = |list: &[Blocker]| headline(list).map(|blocker| blocker.reason);
+        assert_eq!(reason(&list), Some(Reason::WaitingForCapacity));
+        list.push(blocker(Reason::WaitingForQuota, None));
+        assert_eq!(reason(&list), Some(Reason::WaitingForQuota));
+        assert_eq!(reason(&[]), None);
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Fixture {
             .clusters
             .entry("euw-a".to_owned())
             .or_default();
-        let touched = cluster.absorb(Digest::read(digest).expect("well formed"), NOW);
+        let touched = cluster.absorb(Digest::read(digest).expect("well formed"));
         self.model.touch("euw-a", touched);
     }
 

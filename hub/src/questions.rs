@@ -8,14 +8,14 @@ use meridian_api::ids::GangId;
 use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::status::Blocker;
 use meridian_api::reasons::Reason;
-use meridian_api::units::{MilliGpus, UnixMillis};
+use meridian_api::units::MilliGpus;
 use meridian_policies::lifecycle::State;
 use meridian_policies::model::{Contact, Shape};
 use meridian_policies::shapes;
 use meridian_proto::v1;
 use tokio::sync::oneshot;
 
-use crate::explanations::{Explained, blocker};
+use crate::explanations::{Explained, blocker, headline};
 use crate::model::{Job, Model, Situation};
 
 /// Questions waiting for the model. Each is answered in microseconds to milliseconds between
@@ -219,7 +219,7 @@ fn queue(
             tenant: job.tenant().to_owned(),
             workload_class: job.object.spec.workload_class.clone(),
             milli_gpus: gpus.unwrap_or_default().0,
-            blocker: blockers.first().map(reason),
+            blocker: headline(blockers).map(reason),
             submitted_ms: job.submitted().0,
         })
     };
@@ -268,20 +268,13 @@ fn capacity(
                 out_milli_gpus: known.out.0,
                 largest_host_milli_gpus: largest_host(&known.shapes).0,
                 largest_block_milli_gpus: largest_block(&known.shapes).0,
-                age_ms: age_of(state.reported, situation.now),
+                // While beats arrive, what was last reported is what is so.
+                age_ms: state.silence(situation.boot).0,
                 contact: contact.to_owned(),
             });
         }
     }
     v1::CapacityResponse { pools }
-}
-
-fn age_of(reported: UnixMillis, now: UnixMillis) -> u64 {
-    if reported == UnixMillis::ZERO {
-        0
-    } else {
-        now.since(reported).0
-    }
 }
 
 fn largest_host(shapes: &[Shape]) -> MilliGpus {

@@ -15,7 +15,10 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use meridian_runtime::clock::Millis;
+use meridian_runtime::telemetry;
 use serde_json::{Value, json};
+
+use tracing::Instrument as _;
 
 use crate::admission::{Actor, Request};
 use crate::body::{Format, decode, whole};
@@ -164,10 +167,23 @@ impl Answer {
     }
 }
 
+/// The span of a request, in the trace that its caller began.
+fn span(request: &HttpRequest) -> tracing::Span {
+    let (method, path) = (request.method(), request.uri().path());
+    let span = tracing::info_span!("http request", %method, path);
+    let parent = request.headers().get(telemetry::TRACEPARENT);
+    if let Some(parent) = parent.and_then(|value| value.to_str().ok()) {
+        telemetry::set_parent(&span, parent);
+    }
+    span
+}
+
 async fn serve(State(server): State<Arc<Server>>, request: HttpRequest) -> Response {
     let clock = server.resources.clock().clone();
     let head = request.method() == Method::HEAD;
-    let handled = clock.timeout(REQUEST_TIMEOUT, server.handle(request)).await;
+    let span = span(&request);
+    let handling = server.handle(request).instrument(span);
+    let handled = clock.timeout(REQUEST_TIMEOUT, handling).await;
     let result = handled.unwrap_or_else(|timed_out| {
         let message = format!("the request was {timed_out}: a write may or may not have been done");
         Err(ApiStatus::new(StatusReason::Timeout, message))

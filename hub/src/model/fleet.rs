@@ -1,7 +1,7 @@
 //! The fleet: what each cluster's agent last said, and how well it is heard.
 //!
-//! Owns pools as shapes, the gangs that the agents list, and contact. What an agent says is never edited here: decisions subtract what it does not show yet. Absence never
-//! means delete.
+//! Owns pools as shapes, the gangs that the agents list, and contact. What an agent says is never
+//! edited here: decisions subtract what it does not show yet. Absence never means delete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,8 +56,6 @@ pub(crate) struct ClusterState {
     pub(crate) seen: BTreeMap<GangId, Seen>,
     /// Epochs of orders that it will not carry out.
     pub(crate) refused: BTreeMap<GangId, Epoch>,
-    /// Wall clock of the newest digest.
-    pub(crate) reported: UnixMillis,
     /// What was last written of it to the store.
     pub(crate) written: Written,
     /// Status as last written.
@@ -212,12 +210,17 @@ impl ClusterState {
             .find(|at| *at > now)
     }
 
+    /// Time since its agent was heard.
+    pub(crate) fn silence(&self, now: BootMillis) -> Millis {
+        now.since(self.last_heard())
+    }
+
     fn last_heard(&self) -> BootMillis {
         self.heard.as_ref().map_or(self.silent_since, Heard::last)
     }
 
     /// Takes in a digest; returns the gangs that it says something about.
-    pub(crate) fn absorb(&mut self, digest: Digest, now: UnixMillis) -> Vec<GangId> {
+    pub(crate) fn absorb(&mut self, digest: Digest) -> Vec<GangId> {
         let mut touched: Vec<GangId> = digest.removed_gangs.clone();
         if digest.full {
             touched.extend(self.seen.keys());
@@ -233,7 +236,6 @@ impl ClusterState {
         touched.extend(digest.seen.iter().map(|(gang, _)| *gang));
         self.pools.extend(digest.pools);
         self.seen.extend(digest.seen);
-        self.reported = now;
         touched
     }
 
@@ -332,7 +334,7 @@ mod tests {
             gangs: vec![gang(0), gang(1)],
             ..Default::default()
         };
-        cluster.absorb(Digest::read(&full).expect("well formed"), UnixMillis(1));
+        cluster.absorb(Digest::read(&full).expect("well formed"));
         let removed = vec![
             GangId {
                 job: Uid(1),
@@ -344,7 +346,7 @@ mod tests {
             removed_gangs: removed,
             ..Default::default()
         };
-        cluster.absorb(Digest::read(&delta).expect("well formed"), UnixMillis(2));
+        cluster.absorb(Digest::read(&delta).expect("well formed"));
         assert_eq!(
             cluster
                 .seen
