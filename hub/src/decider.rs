@@ -40,9 +40,10 @@ const DRAIN: usize = 4096;
 const ANSWERS: usize = 8;
 /// Pause between looks when a round could not be run.
 const RETRY: Millis = Millis(100);
-/// Records of clusters, views and metrics follow a round at most this late: they cost the whole
-/// fleet, so they are not made for each of hundreds of reports a second.
-const CHORES_EVERY: Millis = Millis(500);
+/// Records of clusters, views and metrics cost the whole fleet: they are not made for each of
+/// hundreds of reports a second, but at most this often in the time after which silence becomes
+/// suspicion (so twice a second by default, and as rarely as beats are where those are rare).
+const CHORES_IN_SUSPECT: u64 = 16;
 /// Keys in one page of a load: tonic's message limit divided by the usual size of an object.
 const LOAD_PAGE: usize = 2_000;
 /// Pause before the store is tried again after it failed.
@@ -185,7 +186,7 @@ impl Decider {
         // A leader that could not look yet soon tries again; a follower waits for news.
         let next = self
             .chores
-            .due()
+            .due(self.chores_every())
             .map_or(self.next_look, |due| due.min(self.next_look));
         let pause = if self.term.is_some() {
             RETRY
@@ -351,10 +352,14 @@ impl Decider {
         self.do_chores(fence).await
     }
 
+    fn chores_every(&self) -> Millis {
+        Millis(self.options.terms.suspect.0 / CHORES_IN_SUSPECT)
+    }
+
     /// What may follow a little later: clusters' records, sums for readers, metrics.
     async fn do_chores(&mut self, fence: Fence) -> Result<(), StoreError> {
         let situation = self.situation();
-        if !self.chores.take(situation.boot) {
+        if !self.chores.take(situation.boot, self.chores_every()) {
             return Ok(());
         }
         self.options.views.publish(&self.model, situation);
@@ -526,13 +531,13 @@ struct Chores {
 
 impl Chores {
     /// When they are due; `None` = nothing happened.
-    fn due(&self) -> Option<BootMillis> {
-        self.noted.then(|| self.done.after(CHORES_EVERY))
+    fn due(self, every: Millis) -> Option<BootMillis> {
+        self.noted.then(|| self.done.after(every))
     }
 
     /// True when it is time; they then count as done.
-    fn take(&mut self, now: BootMillis) -> bool {
-        let due = self.due().is_some_and(|due| now >= due);
+    fn take(&mut self, now: BootMillis, every: Millis) -> bool {
+        let due = self.due(every).is_some_and(|due| now >= due);
         if due {
             *self = Self {
                 done: now,
