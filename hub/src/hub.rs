@@ -271,7 +271,7 @@ fn serve_agents(
         tasks: tasks.clone(),
     });
     let service = AgentServiceServer::new(sessions).max_decoding_message_size(MAX_AGENT_MESSAGE);
-    let serving = network::grpc_server()
+    let serving = network::grpc_server(options.network.as_ref())
         .add_service(service)
         .serve_with_incoming_shutdown(listener.into_stream(), tasks.cancelled().cancelled_owned());
     tasks.spawn("agents' listener", serving);

@@ -119,7 +119,7 @@ pub struct Door(mpsc::Receiver<Attached>);
 async fn serve(pipes: &Pipes, tasks: &Tasks, address: &str) -> Door {
     let (sender, attached) = mpsc::channel(8);
     let listener = pipes.listen(address).await.expect("free");
-    let server = network::grpc_server()
+    let server = network::grpc_server(pipes)
         .add_service(AgentServiceServer::new(FakeService(sender)))
         .serve_with_incoming(listener.into_stream());
     // Boxed: its type is so deep that the compiler gives up on it inside another.

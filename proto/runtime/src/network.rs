@@ -22,9 +22,11 @@ use tonic::transport::{Channel, Endpoint, Uri, server::Connected};
 const PIPE_BYTES: usize = 256 * 1024;
 /// Connections waiting to be accepted; as the usual `somaxconn` of small servers.
 const BACKLOG: usize = 128;
-/// HTTP/2 keepalive: a peer that vanished without a word is noticed within the sum of the two.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A peer that vanished without a word is noticed within the sum of the two.
+const KEEPALIVE: Keepalive = Keepalive {
+    interval: Duration::from_secs(5),
+    timeout: Duration::from_secs(5),
+};
 /// A TCP handshake to a dead host ends after this; a live one answers in a round trip.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -167,9 +169,23 @@ impl axum::serve::Listener for Listener {
     }
 }
 
+/// HTTP/2 pings on an idle connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Time between two.
+    pub interval: Duration,
+    /// Time to the answer, else the connection is broken.
+    pub timeout: Duration,
+}
+
 /// Where connections come from.
 #[async_trait]
 pub trait Network: Send + Sync + 'static {
+    /// Pings that its connections need; `None` where a peer cannot vanish without a word.
+    fn keepalive(&self) -> Option<Keepalive> {
+        Some(KEEPALIVE)
+    }
+
     /// Opens a connection to `address` (`host:port`).
     async fn connect(&self, address: &str) -> io::Result<Connection>;
 
@@ -180,26 +196,31 @@ pub trait Network: Send + Sync + 'static {
 /// A gRPC channel to `address` over `network`. Connects lazily and again after a loss.
 #[must_use]
 pub fn channel(network: Arc<dyn Network>, address: &str) -> Channel {
-    let address = address.to_owned();
+    let (address, keepalive) = (address.to_owned(), network.keepalive());
     // The URI only fills HTTP/2's `:authority`; the connector below decides where to go.
     let connector = tower::service_fn(move |_: Uri| {
         let (network, address) = (Arc::clone(&network), address.clone());
         async move { network.connect(&address).await.map(TokioIo::new) }
     });
-    Endpoint::from_static("http://meridian.invalid")
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .connect_with_connector_lazy(connector)
+    let endpoint =
+        Endpoint::from_static("http://meridian.invalid").connect_timeout(CONNECT_TIMEOUT);
+    let endpoint = match keepalive {
+        None => endpoint,
+        Some(Keepalive { interval, timeout }) => endpoint
+            .http2_keep_alive_interval(interval)
+            .keep_alive_timeout(timeout)
+            .keep_alive_while_idle(true),
+    };
+    endpoint.connect_with_connector_lazy(connector)
 }
 
-/// A gRPC server with the limits and keepalive that every listener of ours has.
+/// A gRPC server on `network`, with the limits that every listener of ours has.
 #[must_use]
-pub fn grpc_server() -> tonic::transport::Server {
+pub fn grpc_server(network: &dyn Network) -> tonic::transport::Server {
+    let keepalive = network.keepalive();
     tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_keepalive_interval(keepalive.map(|keepalive| keepalive.interval))
+        .http2_keepalive_timeout(keepalive.map(|keepalive| keepalive.timeout))
         .max_concurrent_streams(1024)
 }
 
@@ -240,6 +261,11 @@ pub struct Pipes(Arc<Mutex<BTreeMap<String, mpsc::Sender<Connection>>>>);
 
 #[async_trait]
 impl Network for Pipes {
+    /// A pipe's other end cannot vanish, and pings would be most of what a quiet week does.
+    fn keepalive(&self) -> Option<Keepalive> {
+        None
+    }
+
     async fn connect(&self, address: &str) -> io::Result<Connection> {
         let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, address.to_owned());
         let listener = self
