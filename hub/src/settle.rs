@@ -54,7 +54,7 @@ pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Optio
         return None;
     }
     let cluster = model.fleet.clusters.get(&record.cluster);
-    let seen = cluster.and_then(|cluster| cluster.seen.get(&gang));
+    let seen = cluster.and_then(|cluster| cluster.last_seen(gang, record.epoch));
     if let Some(seen) = seen {
         let event = observation(job, gang.index, seen);
         if let Some(change) = try_event(model, job, record, event, now, Some(seen)) {

@@ -3,7 +3,7 @@
 use meridian_api::ids::StoreGeneration;
 use meridian_api::kinds::federated_job::status::Phase;
 use meridian_policies::lifecycle::{DrainReason, State};
-use meridian_proto::v1::GangStep;
+use meridian_proto::v1::{self, GangStep};
 use meridian_store::keys;
 use serde_json::json;
 
@@ -125,6 +125,34 @@ fn a_deleted_job_drains_then_goes_whole() {
     assert!(deletes(&change, &job.part(Part::Spec)) && deletes(&change, &job.part(Part::Status)));
     fixture.carry_out(&change);
     assert!(fixture.model.job(JOB).is_none());
+}
+
+#[test]
+fn a_proof_outlives_the_agents_memory_of_the_gang() {
+    let mut fixture = placed(State::Draining(DrainReason::Suspended));
+    fixture.saw(0, FIRST, GangStep::Stopped, "");
+    // The store took no write meanwhile, and the agent has shown what it was asked for.
+    fixture.digest(&v1::Digest {
+        removed_gangs: vec![gang(0).into()],
+        ..v1::Digest::default()
+    });
+    let change = settle(&fixture).expect("the proof is still there");
+    assert!(deletes(&change, &placement_key(0)));
+    fixture.carry_out(&change);
+    fixture.model.forget_refusals("euw-a");
+    let cluster = &fixture.model.fleet.clusters["euw-a"];
+    assert!(cluster.proved.is_empty(), "kept for nobody");
+}
+
+#[test]
+fn absence_is_no_proof() {
+    let mut fixture = placed(State::Running);
+    fixture.saw(0, FIRST, GangStep::Running, "");
+    fixture.digest(&v1::Digest {
+        full: true,
+        ..v1::Digest::default()
+    });
+    assert_eq!(settle(&fixture), None);
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub(crate) struct ClusterState {
     pub(crate) pools: BTreeMap<String, PoolState>,
     /// Gangs as reported.
     pub(crate) seen: BTreeMap<GangId, Seen>,
+    /// Ends of gangs that the agent has let go since: the proof, until what follows is stored.
+    pub(crate) proved: BTreeMap<GangId, Seen>,
     /// Epochs of orders that it will not carry out.
     pub(crate) refused: BTreeMap<GangId, Epoch>,
     /// What was last written of it to the store.
@@ -173,6 +175,7 @@ impl Fleet {
             cluster.heard = None;
             cluster.silent_since = now;
             cluster.seen.clear();
+            cluster.proved.clear();
             cluster.written = Written::default();
         }
     }
@@ -225,18 +228,37 @@ impl ClusterState {
         if digest.full {
             touched.extend(self.seen.keys());
             self.pools.clear();
-            self.seen.clear();
+            for (gang, seen) in std::mem::take(&mut self.seen) {
+                self.keep_proof(gang, seen);
+            }
         }
         for name in &digest.removed_pools {
             self.pools.remove(name);
         }
         for gang in digest.removed_gangs {
-            self.seen.remove(&gang);
+            if let Some(seen) = self.seen.remove(&gang) {
+                self.keep_proof(gang, seen);
+            }
         }
         touched.extend(digest.seen.iter().map(|(gang, _)| *gang));
         self.pools.extend(digest.pools);
         self.seen.extend(digest.seen);
         touched
+    }
+
+    /// An agent that was told to stop a gang lets it go when it has shown the end once. A store
+    /// that takes no write at that moment must not lose the proof.
+    fn keep_proof(&mut self, gang: GangId, seen: Seen) {
+        if seen.is_over() {
+            self.proved.insert(gang, seen);
+        }
+    }
+
+    /// The newest that was seen of a gang, or the proof that its `epoch` has ended.
+    pub(crate) fn last_seen(&self, gang: GangId, epoch: Epoch) -> Option<&Seen> {
+        let seen = self.seen.get(&gang);
+        let proof = self.proved.get(&gang).filter(|seen| seen.epoch == epoch);
+        seen.filter(|seen| seen.epoch == epoch).or(proof).or(seen)
     }
 
     /// Takes in steps that an agent reports as they happen.

@@ -392,7 +392,7 @@ impl Model {
         self.untold.extend(self.fleet.clusters.keys().cloned());
     }
 
-    /// Drops refusals of orders that no placement stands for any more.
+    /// Drops refusals and proofs that no placement stands for any more.
     pub(crate) fn forget_refusals(&mut self, cluster: &str) {
         let Some(cluster) = self.fleet.clusters.get_mut(cluster) else {
             return;
@@ -403,6 +403,7 @@ impl Model {
                 .is_some_and(|row| row.record.epoch == epoch)
         };
         cluster.refused.retain(|gang, epoch| stands(gang, *epoch));
+        cluster.proved.retain(|gang, seen| stands(gang, seen.epoch));
     }
 
     /// Names what an agent's report touched.

@@ -290,7 +290,7 @@ impl Model {
             let record = &row.record;
             let cluster = self.fleet.clusters.get(&record.cluster);
             let shown = cluster
-                .and_then(|cluster| cluster.seen.get(gang))
+                .and_then(|cluster| cluster.last_seen(*gang, record.epoch))
                 .is_some_and(|seen| seen.epoch == record.epoch && (seen.holds || seen.is_over()));
             if !shown {
                 unlisted
