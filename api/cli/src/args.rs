@@ -2,6 +2,11 @@
 //!
 //! Owns what may be written. Never does anything.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "doc comments here are help texts, not links"
+)]
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
