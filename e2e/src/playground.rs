@@ -14,6 +14,7 @@ mod truth;
 mod world;
 
 pub use fast::{FastOptions, run};
+pub use faults::FAILURES_A_WEEK;
 pub use progress::{Progress, ShowProgress};
 pub use serve::{MAX_SCALE, ServeOptions, serve};
 pub use summary::Summary;

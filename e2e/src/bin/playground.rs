@@ -23,14 +23,23 @@ struct Arguments {
     /// Days of submissions
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=7))]
     days: u64,
-    /// Only the first N jobs
+    /// Only the first N jobs; submissions end with the last of them
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// Form of the result
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// No node fails
-    #[arg(long)]
+    /// Pace of the submissions in percent of the table's; more makes jobs wait
+    #[arg(
+        long, value_name = "PERCENT", default_value_t = 100,
+        value_parser = clap::value_parser!(u64).range(10..=1000),
+    )]
+    load: u64,
+    /// Nodes that fail in a week, on average
+    #[arg(long, value_name = "N", default_value_t = playground::FAILURES_A_WEEK)]
+    faults: u32,
+    /// No node fails, as --faults 0
+    #[arg(long, conflicts_with = "faults")]
     no_faults: bool,
     /// Plain lines instead of bars
     #[arg(long)]
@@ -50,6 +59,12 @@ struct Arguments {
     /// With --serve: where users connect
     #[arg(long, default_value = "127.0.0.1:7080", requires = "serve")]
     listen: std::net::SocketAddr,
+}
+
+impl Arguments {
+    fn failures_a_week(&self) -> u32 {
+        if self.no_faults { 0 } else { self.faults }
+    }
 }
 
 /// Form of the result.
@@ -90,7 +105,8 @@ fn fast(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         seed: arguments.seed,
         days: arguments.days,
         jobs: arguments.jobs,
-        faults: !arguments.no_faults,
+        load_percent: arguments.load,
+        failures_a_week: arguments.failures_a_week(),
     };
     let summary = playground::run(&options, &mut progress)?;
     match arguments.output {
@@ -117,7 +133,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             seed: arguments.seed,
             scale: arguments.scale.try_into().context("--scale")?,
             listen: arguments.listen,
-            faults: !arguments.no_faults,
+            failures_a_week: arguments.failures_a_week(),
         };
         playground::serve(options).await?;
         Ok(ExitCode::SUCCESS)

@@ -38,10 +38,12 @@ pub struct FastOptions {
     pub seed: u64,
     /// Days of submissions, 1 to 7.
     pub days: u64,
-    /// At most this many jobs.
+    /// At most this many jobs; submissions then end with the last of them.
     pub jobs: Option<usize>,
-    /// Whether nodes fail.
-    pub faults: bool,
+    /// Pace of the submissions in percent of the table's: 150 submits the week in 4.7 days.
+    pub load_percent: u64,
+    /// Nodes that fail in a week, on average.
+    pub failures_a_week: u32,
 }
 
 /// Runs it, from an own runtime. Call outside of any.
@@ -87,6 +89,8 @@ struct Week {
     nominal: BTreeMap<String, u64>,
     jobs: Vec<TraceJob>,
     outages: Vec<Outage>,
+    /// The span of submissions, a multiple of [`LOOK_EVERY`].
+    span: Millis,
     /// By time; those of one instant in the order in which they were put there.
     timeline: Vec<(Millis, Due)>,
     /// UID and instant of the acknowledgement of each submission so far, by row of `jobs`.
@@ -114,28 +118,9 @@ impl Week {
         };
         let fleet = Fleet::start(world::fleet(place, regions.clone(), &week)?).await?;
         let client = fleet.client(0)?;
-        let span = Millis(options.days.clamp(1, DAYS) * DAY.0);
-        let most = options.jobs.unwrap_or(usize::MAX);
-        let jobs: Vec<TraceJob> = week
-            .into_iter()
-            .filter(|job| job.submit < span)
-            .take(most)
-            .collect();
-        let outages = if options.faults {
-            faults::draw(options.seed, &regions, span)
-        } else {
-            Vec::new()
-        };
-        let submits = jobs
-            .iter()
-            .enumerate()
-            .map(|(ix, job)| (job.submit, Due::Submit(ix)));
-        let mut timeline: Vec<(Millis, Due)> = submits.collect();
-        for (ix, outage) in outages.iter().enumerate() {
-            timeline.push((outage.from, Due::Fail(ix)));
-            timeline.push((outage.until, Due::Recover(ix)));
-        }
-        timeline.sort_by_key(|(at, _)| *at);
+        let (jobs, span) = submissions(options, week);
+        let outages = faults::draw(options.seed, &regions, span, options.failures_a_week);
+        let timeline = timeline(&jobs, &outages);
         Ok(Self {
             options: options.clone(),
             clock,
@@ -146,14 +131,10 @@ impl Week {
             nominal,
             jobs,
             outages,
+            span,
             timeline,
             accepted: Vec::new(),
         })
-    }
-
-    /// The span of submissions.
-    fn span(&self) -> Millis {
-        Millis(self.options.days.clamp(1, DAYS) * DAY.0)
     }
 
     /// Plays the timeline, then waits until the queue is empty or the horizon is reached.
@@ -167,10 +148,10 @@ impl Week {
             self.clock.sleep_until(BootMillis(at.0)).await;
             self.happen(due).await?;
         }
-        let horizon = self.span().saturating_add(HORIZON);
+        let horizon = self.span.saturating_add(HORIZON);
         while look <= horizon {
             let waiting = self.look_at(look, progress).await?;
-            if waiting == 0 && look >= self.span() {
+            if waiting == 0 && look >= self.span {
                 break;
             }
             look = look.saturating_add(LOOK_EVERY);
@@ -255,7 +236,7 @@ impl Week {
         let stored: Result<Vec<FederatedJob>, _> = listed.items.into_iter().map(read).collect();
         let stored = stored.map_err(|error| PlaygroundError::Answer(error.to_string()))?;
         let now = self.clock.wall();
-        let span = (BEGIN, BEGIN.after(self.span()));
+        let span = (BEGIN, BEGIN.after(self.span));
         let mut account = Account::read(&self.fleet, now, span);
         let pods = self.accepted.iter().zip(&self.jobs).map(|((uid, _), job)| {
             let (pods, _) = jobs::shape(job.gpus);
@@ -282,6 +263,36 @@ impl Week {
             metrics: &metrics,
         }))
     }
+}
+
+/// The jobs to submit, and the span in which they are.
+fn submissions(options: &FastOptions, week: Vec<TraceJob>) -> (Vec<TraceJob>, Millis) {
+    let days = Millis(options.days.clamp(1, DAYS) * DAY.0);
+    let paced = |at: Millis| Millis(at.0 * 100 / options.load_percent.max(1));
+    let within = week.into_iter().filter(|job| job.submit < days);
+    let within = within.map(|job| TraceJob {
+        submit: paced(job.submit),
+        ..job
+    });
+    let jobs: Vec<TraceJob> = within.take(options.jobs.unwrap_or(usize::MAX)).collect();
+    let end = match (options.jobs, jobs.last()) {
+        (Some(_), Some(last)) => last.submit,
+        (Some(_), None) | (None, _) => paced(days),
+    };
+    let looks = end.0.div_ceil(LOOK_EVERY.0).max(1);
+    (jobs, Millis(looks * LOOK_EVERY.0))
+}
+
+fn timeline(jobs: &[TraceJob], outages: &[Outage]) -> Vec<(Millis, Due)> {
+    let submits = jobs.iter().enumerate();
+    let submits = submits.map(|(ix, job)| (job.submit, Due::Submit(ix)));
+    let deaths = outages.iter().enumerate().flat_map(|(ix, outage)| {
+        let (fail, recover) = (Due::Fail(ix), Due::Recover(ix));
+        [(outage.from, fail), (outage.until, recover)]
+    });
+    let mut timeline: Vec<(Millis, Due)> = submits.chain(deaths).collect();
+    timeline.sort_by_key(|(at, _)| *at);
+    timeline
 }
 
 fn failed(what: impl Fn() -> String) -> impl FnOnce(ClientError) -> PlaygroundError {

@@ -35,8 +35,8 @@ pub struct ServeOptions {
     pub scale: NonZeroU32,
     /// Where users connect.
     pub listen: SocketAddr,
-    /// Whether nodes fail.
-    pub faults: bool,
+    /// Nodes that fail in a week, on average.
+    pub failures_a_week: u32,
 }
 
 /// Runs until SIGTERM or SIGINT; a second one aborts.
@@ -68,9 +68,10 @@ pub async fn serve(options: ServeOptions) -> Result<(), PlaygroundError> {
     let tasks = Tasks::new();
     let submitting = submit(fleet.client(0)?, clock.clone(), week, tasks.clone());
     tasks.spawn("submit", submitting);
-    if options.faults {
+    if options.failures_a_week > 0 {
         let failing = Failing {
             seed: options.seed,
+            a_week: options.failures_a_week,
             clock,
             clusters: fleet
                 .clusters()
@@ -159,6 +160,7 @@ async fn offer(client: &Client, clock: &Clock, job: &TraceJob, round: u64) {
 
 struct Failing {
     seed: u64,
+    a_week: u32,
     clock: Clock,
     clusters: Vec<(String, meridian_agent::SimulatedCluster)>,
     regions: Vec<crate::fleet::FleetRegion>,
@@ -178,7 +180,8 @@ impl Failing {
     async fn weeks(&self) {
         for round in 0_u64.. {
             let span = Millis(DAYS * DAY.0);
-            let outages = faults::draw(self.seed.wrapping_add(round), &self.regions, span);
+            let seed = self.seed.wrapping_add(round);
+            let outages = faults::draw(seed, &self.regions, span, self.a_week);
             let ends = outages
                 .iter()
                 .flat_map(|outage| [(outage.from, true, outage), (outage.until, false, outage)]);

@@ -47,6 +47,8 @@ pub(super) struct Observed<'a> {
 pub struct Summary {
     /// What everything followed from.
     pub seed: u64,
+    /// Pace of the submissions in percent of the table's.
+    pub load_percent: u64,
     /// First simulated instant.
     pub from: String,
     /// End of the submissions.
@@ -210,6 +212,7 @@ impl Summary {
         let all: Vec<&Fate<'_>> = fates.iter().collect();
         Self {
             seed: seen.options.seed,
+            load_percent: seen.options.load_percent,
             from: instant(seen.span.0),
             submissions_until: instant(seen.span.1),
             until: instant(seen.now),

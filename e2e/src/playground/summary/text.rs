@@ -12,7 +12,8 @@ const VIOLATIONS_SHOWN: usize = 20;
 impl Display for Summary {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let (jobs, lost, hub) = (&self.jobs, &self.lost_work, &self.hub);
-        writeln!(f, "Meridian playground, seed {}", self.seed)?;
+        let (seed, load) = (self.seed, self.load_percent);
+        writeln!(f, "Meridian playground, seed {seed}, load {load}%")?;
         writeln!(
             f,
             "submissions  {} .. {}",
