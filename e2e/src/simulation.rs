@@ -9,17 +9,19 @@
 //! What is checked, after each step of 10 ms, from the store's own history, from what really ran
 //! in the clusters, and from what clients were told:
 //!
-//! | | |
-//! |---|---|
-//! | S1, S2 | two epochs of a gang never run at once; epochs, incarnations, fences and generations only grow; nothing starts that is not ordered, and no row is let go while it runs |
-//! | S3 | whatever only a leader may write was written by the holder of the election key, under a compare of that key |
-//! | S5, S6 | reported capacity adds up to the hardware; no device has two owners |
-//! | S7, S8 | what was acknowledged stays until a client asks for its deletion; one key, one job |
-//! | S9 | user code starts only when every member is bound; at rest none or all run |
-//! | S20 | a decision compares policy head, ledger head, spec, progress and row, and each was at that revision |
-//! | S21 | lists and watch events of each hub equal the store at their revision, and none is missing |
-//! | S27 | two runs of a seed: the same bytes |
-//! | L1, L2 | at the end, after 30 s without faults: placed or explained; orders and clusters agree |
+//! - S1, S2: two epochs of a gang never run at once; epochs, incarnations, fences and generations
+//!   only grow; nothing starts that is not ordered, and no row is let go while it runs.
+//! - S3: whatever only a leader may write was written by the holder of the election key, under a
+//!   compare of that key.
+//! - S5, S6: reported capacity adds up to the hardware; no device has two owners.
+//! - S7, S8: what was acknowledged stays until a client asks for its deletion; one key, one job.
+//! - S9: user code starts only when every member is bound; at rest none or all run.
+//! - S20: a decision compares policy head, ledger head, spec, progress and row, and each was at
+//!   that revision.
+//! - S21: lists and watch events of each hub equal the store at their revision, and none is
+//!   missing.
+//! - S27: two runs of a seed give the same bytes.
+//! - L1, L2: at the end, after 30 s without faults: placed or explained; orders and clusters agree.
 
 mod clients;
 mod faults;

@@ -81,7 +81,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         results.turn(turn, size).await?;
         let last = |runs: &[Run]| runs.last().map_or(0.0, |run| per_second(run, size.jobs));
         println!(
-            "run {}: stream {:.0}/s, keyed {:.0}/s, unary {:.0}/s, embedded {:.0}/s, raw put {:.0}/s",
+            "run {}: stream {:.0}/s, keyed {:.0}/s, unary {:.0}/s, embedded {:.0}/s, \
+             raw put {:.0}/s",
             turn + 1,
             last(&results.stream),
             last(&results.keyed),
