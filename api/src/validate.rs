@@ -3,6 +3,7 @@
 //! Owns `Findings`, which collects everything that is wrong with one object, and the rules for
 //! names, zones and spans. What a kind demands is beside its type; trees are in `tree`.
 
+use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -82,6 +83,12 @@ where
     S: DeserializeOwned,
     T: DeserializeOwned,
 {
+    // What is right is read at once; only what is not is read again, to say where.
+    if !has_nulls(value)
+        && let Ok(object) = Object::deserialize(value)
+    {
+        return Ok(object);
+    }
     let mut value = value.clone();
     drop_nulls(&mut value);
     serde_path_to_error::deserialize(value).map_err(|error| {
@@ -89,6 +96,16 @@ where
         let path = if path == "." { String::new() } else { path };
         type_error(path, &error.into_inner().to_string())
     })
+}
+
+/// True when [`drop_nulls`] might have something to do.
+fn has_nulls(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.values().any(has_nulls),
+        Value::Array(items) => items.iter().any(has_nulls),
+        Value::Null => true,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
 }
 
 /// Removes nulls, as Kubernetes does; what is inside a pod template stays as it is.

@@ -71,21 +71,13 @@ impl Admission for HubAdmission {
 impl HubAdmission {
     /// A new job: defaults are written down, and what it names and is not there is said.
     async fn job(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
-        let Some(mut job) = change.after.cloned() else {
+        let Some(job) = change.after else {
             return Ok(Admitted::default());
         };
-        complete(change.key, &mut job);
-        if let Some(traceparent) = telemetry::traceparent(&tracing::Span::current())
-            && job["metadata"]["annotations"]
-                .get(TRACEPARENT_ANNOTATION)
-                .is_none()
-        {
-            job["metadata"]["annotations"][TRACEPARENT_ANNOTATION] = json!(traceparent);
-        }
-        let (warnings, unchanged) = self.fits(&job, change).await?;
+        let (warnings, unchanged) = self.fits(job, change).await?;
         Ok(Admitted {
             warnings,
-            object: Some(job),
+            object: traced(job),
             compares: vec![unchanged],
             ..Admitted::default()
         })
@@ -361,6 +353,19 @@ pub(crate) fn complete(key: &ObjectKey, job: &mut Value) {
     }
 }
 
+/// The job with the trace of its submit, so that decision and agent go on with it; `None` when it
+/// carries one already, or there is none.
+fn traced(job: &Value) -> Option<Value> {
+    let annotations = job.pointer("/metadata/annotations");
+    if annotations.is_some_and(|known| known.get(TRACEPARENT_ANNOTATION).is_some()) {
+        return None;
+    }
+    let traceparent = telemetry::traceparent(&tracing::Span::current())?;
+    let mut job = job.clone();
+    job["metadata"]["annotations"][TRACEPARENT_ANNOTATION] = json!(traceparent);
+    Some(job)
+}
+
 fn has_finalizer(job: &Value) -> bool {
     let finalizers = job
         .pointer("/metadata/finalizers")
@@ -373,10 +378,12 @@ fn add_finalizer(job: &mut Value) {
         return;
     };
     let finalizers = metadata.entry("finalizers").or_insert(Value::Null);
-    match finalizers.as_array_mut() {
-        Some(list) if list.iter().any(|name| name == FINALIZER) => {}
-        Some(list) => list.push(json!(FINALIZER)),
-        None => *finalizers = json!([FINALIZER]),
+    match finalizers {
+        Value::Array(list) if list.iter().any(|name| name == FINALIZER) => {}
+        Value::Array(list) => list.push(json!(FINALIZER)),
+        Value::Null => *finalizers = json!([FINALIZER]),
+        // Wrong, and said so by the checks.
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {}
     }
 }
 

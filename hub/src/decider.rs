@@ -36,6 +36,12 @@ const DECIDE_AT_LEAST_EVERY: Millis = Millis::seconds(30);
 /// Batches and events taken in between two rounds: those of a busy second. More wait their turn, so
 /// that no flood of them keeps a round from being run.
 const DRAIN: usize = 4096;
+/// After a decision the next one waits this many times as long as it took, so that deciding over
+/// a long queue takes at most a quarter of the loop's time, however fast news comes in: the rest
+/// is for taking it in.
+const REST_AFTER_DECISION: u64 = 3;
+/// The same for chores, which nobody waits for: at most a twentieth.
+const REST_AFTER_CHORES: u64 = 19;
 /// Questions answered between two rounds; each may cost as much as a decision.
 const ANSWERS: usize = 8;
 /// Pause between looks when a round could not be run.
@@ -101,6 +107,8 @@ pub(crate) struct Decider {
     chores: Chores,
     /// A decision is due then, whatever happens.
     next_look: BootMillis,
+    /// No decision before then, unless it is due.
+    rested: BootMillis,
 }
 
 impl Decider {
@@ -122,6 +130,7 @@ impl Decider {
             in_doubt: false,
             chores: Chores::default(),
             next_look: BootMillis::ZERO,
+            rested: BootMillis::ZERO,
         }
     }
 
@@ -365,6 +374,8 @@ impl Decider {
         self.options.views.publish(&self.model, situation);
         let explained = self.options.explanations.newest();
         self.committer.show(&self.model, &explained, situation);
+        let now = self.options.clock.boot();
+        self.chores.rest(now, now.since(situation.boot));
         self.committer
             .record_clusters(&mut self.model, fence, situation)
             .await
@@ -413,7 +424,13 @@ impl Decider {
     }
 
     async fn decide(&mut self, fence: Fence) -> Result<(), StoreError> {
-        let is_due = self.options.clock.boot() >= self.next_look;
+        let started = self.options.clock.boot();
+        let is_due = started >= self.next_look;
+        if !is_due && started < self.rested {
+            // What has changed stays marked until then.
+            self.next_look = self.next_look.min(self.rested);
+            return Ok(());
+        }
         if !self.model.take_changed() && !is_due {
             return Ok(());
         }
@@ -434,6 +451,9 @@ impl Decider {
         let snapshot = &labelled.snapshot;
         let explained = Explained::new(snapshot, &plan, &labelled.troubled);
         self.options.explanations.publish(explained);
+        let now = self.options.clock.boot();
+        let took = now.since(started).0;
+        self.rested = now.after(Millis(took.saturating_mul(REST_AFTER_DECISION)));
         for placed in &plan.placements {
             let change = placement_change(&self.model, snapshot, placed, fence.term);
             let Some(change) = change else { continue };
@@ -523,7 +543,7 @@ impl Decider {
 /// When records, views and metrics are made again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chores {
-    /// When they were done last.
+    /// When they were done last, and rested from.
     done: BootMillis,
     /// Something happened since.
     noted: bool,
@@ -533,6 +553,11 @@ impl Chores {
     /// When they are due; `None` = nothing happened.
     fn due(self, every: Millis) -> Option<BootMillis> {
         self.noted.then(|| self.done.after(every))
+    }
+
+    /// They took this long, until `now`.
+    fn rest(&mut self, now: BootMillis, took: Millis) {
+        self.done = now.after(Millis(took.0.saturating_mul(REST_AFTER_CHORES)));
     }
 
     /// True when it is time; they then count as done.

@@ -134,7 +134,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let service = Users {
         clock,
         store: Arc::clone(&store),
-        submitter: Submitter::start(&resources, jobs, &tasks),
+        submitter: Submitter::new(resources.clone(), Arc::clone(jobs)),
         resources: resources.clone(),
         questions: questions_in,
         leadership: leadership.clone(),

@@ -1,8 +1,8 @@
-//! Submissions: many jobs, few durable writes.
+//! Submissions: the gRPC way in for jobs.
 //!
-//! Owns the queue between the gRPC calls and the write path: whatever waits when a writer is free
-//! goes into the store together, each job alone in success or failure, acknowledged after its
-//! commit. Never holds a submission back to wait for company.
+//! Owns how many are on their way at once, idempotency keys, and the namespace of a job that names
+//! none. Each is a create like any other, alone in success or failure and acknowledged after its
+//! commit; the store's batcher makes few durable writes of many.
 
 use meridian_api::canonical;
 use meridian_api::errors::{ApiError, ErrorCode};
@@ -10,21 +10,15 @@ use meridian_apiserver::{
     ApiStatus, DryRun, FieldValidation, Idempotency, Kind, Request, Resources, WriteOptions,
     Written,
 };
-use meridian_runtime::Tasks;
 use meridian_store::keys;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::Semaphore;
 
-/// Submissions waiting for a writer: a burst of a thousand clients with some in flight each. The
+/// Submissions on their way at once: a burst of a thousand clients with some in flight each. The
 /// next one waits in its call.
-const WAITING: usize = 4096;
-/// Submissions taken together; the store's batcher cuts them into transactions within its limits.
-const TOGETHER: usize = 64;
-/// Writers at once: one forms a batch while others are at the disk.
-const WRITERS: usize = 4;
+const AT_ONCE: usize = 4096;
 /// Longest idempotency key, in bytes.
 const MAX_KEY: usize = 128;
 
@@ -36,48 +30,43 @@ pub(crate) struct Submission {
     pub(crate) job: Value,
     /// Sent again, it answers as the first time.
     pub(crate) idempotency_key: String,
-    /// Hash of the request: another one under the same key is an error.
+    /// Hash of the request, wanted with a key: another request under that key is an error.
     pub(crate) fingerprint: String,
     /// Everything but storing.
     pub(crate) dry_run: DryRun,
 }
 
-type Answer = oneshot::Sender<Result<Written, ApiStatus>>;
-
 /// The way in.
 #[derive(Clone)]
-pub(crate) struct Submitter(mpsc::Sender<(Submission, Answer)>);
+pub(crate) struct Submitter {
+    resources: Resources,
+    kind: Arc<Kind>,
+    room: Arc<Semaphore>,
+}
 
 impl Submitter {
-    /// Starts the writers in `tasks`.
+    /// A way into `resources` for jobs, whose kind is `kind`.
     #[must_use]
-    pub(crate) fn start(resources: &Resources, kind: &Arc<Kind>, tasks: &Tasks) -> Self {
-        let (queue, waiting) = mpsc::channel(WAITING);
-        let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
-        for writer in 0..WRITERS {
-            let (resources, kind) = (resources.clone(), Arc::clone(kind));
-            let (waiting, stop) = (Arc::clone(&waiting), tasks.cancelled());
-            tasks.spawn(format!("submit-{writer}"), async move {
-                loop {
-                    let batch = tokio::select! {
-                        batch = next_batch(&waiting) => batch,
-                        () = stop.cancelled() => return Ok::<(), std::convert::Infallible>(()),
-                    };
-                    write(&resources, &kind, batch).await;
-                }
-            });
+    pub(crate) fn new(resources: Resources, kind: Arc<Kind>) -> Self {
+        Self {
+            resources,
+            kind,
+            room: Arc::new(Semaphore::new(AT_ONCE)),
         }
-        Self(queue)
     }
 
-    /// Stores one job; durable when it returns.
+    /// Stores one job; durable when it returns. A caller that has gone away may find its job
+    /// stored all the same.
     pub(crate) async fn submit(&self, submission: Submission) -> Result<Written, SubmitError> {
-        let (answer, answered) = oneshot::channel();
-        self.0
-            .send((submission, answer))
-            .await
-            .map_err(|_| SubmitError::Stopping)?;
-        Ok(answered.await.map_err(|_| SubmitError::Stopping)??)
+        let room = self.room.acquire().await;
+        let _room = room.map_err(|_| SubmitError::Stopping)?;
+        let namespace = namespace(&submission.job).to_owned();
+        let options = options(&namespace, &submission);
+        let Submission { request, job, .. } = submission;
+        let created = self
+            .resources
+            .create(&request, &self.kind, Some(&namespace), job, &options);
+        Ok(created.await?)
     }
 }
 
@@ -90,49 +79,6 @@ pub(crate) enum SubmitError {
     /// The hub is going down: nothing was promised.
     #[error("the hub is stopping")]
     Stopping,
-}
-
-/// Waits for one submission, then takes whatever else is there. One writer at a time forms a
-/// batch; the lock is that turn.
-async fn next_batch(
-    waiting: &tokio::sync::Mutex<mpsc::Receiver<(Submission, Answer)>>,
-) -> Vec<(Submission, Answer)> {
-    let mut waiting = waiting.lock().await;
-    let mut batch = Vec::with_capacity(TOGETHER);
-    if waiting.recv_many(&mut batch, TOGETHER).await == 0 {
-        // Every sender is gone: the hub is stopping, and this writer is told so elsewhere.
-        std::future::pending::<()>().await;
-    }
-    batch
-}
-
-async fn write(resources: &Resources, kind: &Kind, batch: Vec<(Submission, Answer)>) {
-    let mut groups: BTreeMap<(String, String), Vec<(Submission, Answer)>> = BTreeMap::new();
-    for (submission, answer) in batch {
-        let namespace = namespace(&submission.job).to_owned();
-        let actor = submission.request.actor.name.clone();
-        groups
-            .entry((namespace, actor))
-            .or_default()
-            .push((submission, answer));
-    }
-    for ((namespace, _), group) in groups {
-        let (mut items, mut answers) = (Vec::new(), Vec::new());
-        let mut request = Request::default();
-        for (submission, answer) in group {
-            let options = options(&namespace, &submission);
-            request = submission.request;
-            items.push((submission.job, options));
-            answers.push(answer);
-        }
-        let written = resources
-            .create_many(&request, kind, Some(&namespace), items)
-            .await;
-        for (answer, written) in answers.into_iter().zip(written) {
-            // A caller that has gone away gets no answer; its job is stored all the same.
-            let _ = answer.send(written);
-        }
-    }
 }
 
 fn options(namespace: &str, submission: &Submission) -> WriteOptions {

@@ -202,7 +202,11 @@ impl Users {
         }
         let mut job = parse(&request.job)?;
         // Before the trace is written into it: a repeated call is of another span.
-        let fingerprint = canonical::hex(&canonical::sha256(&job));
+        let fingerprint = if request.idempotency_key.is_empty() {
+            String::new()
+        } else {
+            canonical::hex(&canonical::sha256(&job))
+        };
         if let Some(traceparent) = telemetry::traceparent(&span) {
             carry(&mut job, &traceparent);
         }

@@ -9,6 +9,10 @@ pub(crate) mod peer;
 
 use serde_json::{Map, Value, json};
 
+/// As in the hub's own process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How a bench is to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arguments {

@@ -145,16 +145,13 @@ pub(crate) fn check_delete_preconditions(
 /// Everything wrong with an object's metadata and spec.
 pub(crate) fn check_object(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let mut found = metadata::validate(kind, object);
-    let mut judged = object.clone();
-    if let Some(fields) = judged.as_object_mut().filter(|_| kind.has_status) {
-        fields.shift_remove("status");
-    }
-    if let Some(fields) = judged.as_object_mut() {
-        // Judged above, by rules of its own.
-        fields.shift_remove("metadata");
-    }
-    let own = schema::validate(&kind.schema, &judged, "");
-    found.extend(own.into_iter().filter(|error| error.path != "metadata"));
+    // Metadata is judged above, by rules of its own; a status when it is written.
+    let apart: &[&str] = if kind.has_status {
+        &["metadata", "status"]
+    } else {
+        &["metadata"]
+    };
+    found.extend(schema::validate_but(&kind.schema, object, apart));
     if found.is_empty() {
         found = kind.hooks.validate(object);
     }

@@ -148,7 +148,10 @@ impl Resources {
         if let Some(prefix) = &prefix {
             self.generate_name(&mut object, prefix);
         }
-        let object = object::spec_half(kind, &object);
+        let namespace = Some(metadata::text(&object, "namespace")).filter(|text| !text.is_empty());
+        let key = kind.key(namespace, metadata::text(&object, "name"));
+        kind.hooks.complete(&key, &mut object);
+        let object = object::into_spec_half(kind, object);
         let found = checks::check_object(kind, &object);
         if !found.is_empty() {
             return Err(ApiStatus::invalid(
@@ -213,7 +216,7 @@ impl Resources {
         let mut warnings = checked.warnings.clone();
         warnings.append(&mut admitted.warnings);
         if let Some(mutated) = admitted.object.take() {
-            object = object::spec_half(kind, &mutated);
+            object = object::into_spec_half(kind, mutated);
             let found = checks::check_object(kind, &object);
             if !found.is_empty() {
                 return Err(ApiStatus::invalid(kind, &key.name, found));

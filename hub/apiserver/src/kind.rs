@@ -140,8 +140,9 @@ pub trait KindHooks: Send + Sync {
         Vec::new()
     }
 
-    /// Writes down again what an update left out and admission had filled in at creation: so a
-    /// document may be put as it was made.
+    /// Writes down what a document may leave out, at its creation and again when an update leaves
+    /// it out: so a document may be put as it was made. What is wrong is left to the checks, which
+    /// follow.
     fn complete(&self, key: &ObjectKey, object: &mut Value) {
         let _ = (key, object);
     }

@@ -82,14 +82,24 @@ pub(crate) fn set_revision(object: &mut Value, revision: Revision) {
 /// The value of the spec key: the object without status and resourceVersion, its usual fields
 /// first.
 pub(crate) fn spec_half(kind: &Kind, object: &Value) -> Value {
+    into_spec_half(kind, object.clone())
+}
+
+/// The same of an object that is of no other use.
+pub(crate) fn into_spec_half(kind: &Kind, object: Value) -> Value {
+    let mut fields = match object {
+        Value::Object(fields) => fields,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
+    };
     let mut half = Map::new();
     half.insert("apiVersion".to_owned(), Value::from(kind.api_version()));
     half.insert("kind".to_owned(), Value::from(kind.kind.as_str()));
-    let mut meta = object
-        .get("metadata")
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default();
+    let mut meta = match fields.shift_remove("metadata") {
+        Some(Value::Object(meta)) => meta,
+        Some(_) | None => Map::new(),
+    };
     meta.retain(|name, value| {
         !["resourceVersion", "managedFields", "selfLink"].contains(&name.as_str())
             && !value.is_null()
@@ -97,10 +107,10 @@ pub(crate) fn spec_half(kind: &Kind, object: &Value) -> Value {
             && value.as_object().is_none_or(|entries| !entries.is_empty())
     });
     half.insert("metadata".to_owned(), Value::Object(meta));
-    for (name, value) in object.as_object().into_iter().flatten() {
+    for (name, value) in fields {
         let apart = name == "status" && kind.has_status;
-        if !apart && !half.contains_key(name) {
-            half.insert(name.clone(), value.clone());
+        if !apart && !half.contains_key(&name) {
+            half.insert(name, value);
         }
     }
     Value::Object(half)

@@ -85,16 +85,33 @@ fn plain_type(fields: &mut Map<String, Value>) {
 
 /// Everything in which `value` does not fit `schema`, with paths that begin at `path`.
 pub(crate) fn validate(schema: &Value, value: &Value, path: &str) -> Vec<FieldError> {
-    let mut check = Check { found: Vec::new() };
+    let mut check = Check {
+        found: Vec::new(),
+        apart: &[],
+    };
     check.value(schema, value, path);
     check.found
 }
 
-struct Check {
-    found: Vec<FieldError>,
+/// The same for a whole object, of whose fields those named in `apart` are judged elsewhere.
+pub(crate) fn validate_but(schema: &Value, object: &Value, apart: &[&str]) -> Vec<FieldError> {
+    let found = Vec::new();
+    let mut check = Check { found, apart };
+    check.value(schema, object, "");
+    check.found
 }
 
-impl Check {
+struct Check<'a> {
+    found: Vec<FieldError>,
+    /// Fields of the outermost object that are passed over.
+    apart: &'a [&'a str],
+}
+
+impl Check<'_> {
+    fn is_apart(&self, path: &str, name: &str) -> bool {
+        path.is_empty() && self.apart.contains(&name)
+    }
+
     fn add(&mut self, path: &str, reason: FieldReason, message: String) {
         if self.found.len() < MAX_FINDINGS {
             self.found.push(FieldError::new(path, reason, message));
@@ -211,7 +228,7 @@ impl Check {
     fn object(&mut self, schema: &Value, fields: &Map<String, Value>, path: &str) {
         let required = schema.get("required").and_then(Value::as_array);
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
-            if !fields.contains_key(name) {
+            if !fields.contains_key(name) && !self.is_apart(path, name) {
                 let message = "Required value".to_owned();
                 self.add(&join(path, name), FieldReason::Required, message);
             }
@@ -228,6 +245,9 @@ impl Check {
         for (name, value) in fields {
             if self.found.len() >= MAX_FINDINGS {
                 return;
+            }
+            if self.is_apart(path, name) {
+                continue;
             }
             let schema = properties.and_then(|known| known.get(name)).or(additional);
             if let Some(schema) = schema {

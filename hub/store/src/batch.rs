@@ -100,18 +100,24 @@ impl Loop {
     }
 }
 
-/// Takes the first waiting transaction and all that can travel with it, in order of arrival.
+/// Takes the first waiting transaction and all that can travel with it, in order of arrival, until
+/// one finds no room: looking further would cost more than a fuller batch is worth.
 fn next_batch(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     let mut load = Load::default();
     let mut batch = Vec::new();
     let mut left = VecDeque::new();
     while let Some(next) = waiting.pop_front() {
+        if !load.has_room(&next.txn) {
+            left.push_back(next);
+            break;
+        }
         if load.take(&next.txn) {
             batch.push(next);
         } else {
             left.push_back(next);
         }
     }
+    left.append(waiting);
     *waiting = left;
     batch
 }
@@ -126,14 +132,17 @@ struct Load {
 }
 
 impl Load {
-    /// Takes the transaction in, or leaves the load as it was.
-    fn take(&mut self, txn: &Txn) -> bool {
+    /// True when the transaction keeps the load within the limits, or is alone in it.
+    fn has_room(&self, txn: &Txn) -> bool {
+        let is_empty = self.keys.is_empty() && self.operations == 0;
         let operations = self.operations + txn.operations();
         let bytes = self.bytes + txn.bytes();
-        let is_empty = self.keys.is_empty() && self.operations == 0;
-        if !is_empty && (operations > MAX_TXN_OPERATIONS || bytes > MAX_TXN_BYTES) {
-            return false;
-        }
+        is_empty || (operations <= MAX_TXN_OPERATIONS && bytes <= MAX_TXN_BYTES)
+    }
+
+    /// Takes the transaction in, or leaves the load as it was: a key that one of them writes may
+    /// be touched by no other.
+    fn take(&mut self, txn: &Txn) -> bool {
         if touches(txn)
             .any(|(key, writes)| self.keys.get(key).is_some_and(|written| writes || *written))
         {
@@ -142,7 +151,8 @@ impl Load {
         for (key, writes) in touches(txn) {
             *self.keys.entry(key.clone()).or_default() |= writes;
         }
-        (self.operations, self.bytes) = (operations, bytes);
+        self.operations += txn.operations();
+        self.bytes += txn.bytes();
         true
     }
 }
