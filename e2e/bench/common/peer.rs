@@ -133,47 +133,61 @@ impl Peer {
             clients.push(etcd_client::Client::connect([&self.url], None).await?);
         }
         let value = vec![b'v'; bytes];
-        let put = move |client: usize, index: usize| {
+        let put = move |client: usize, share: Share| {
             let (mut kv, value) = (clients[client % clients.len()].kv_client(), value.clone());
             async move {
-                let key = format!("/raw/objects/{index:08}");
-                kv.put(key, value, None).await?;
-                Ok(())
+                let mut latencies = Vec::new();
+                for index in share {
+                    let watch = Stopwatch::start();
+                    let key = format!("/raw/objects/{index:08}");
+                    kv.put(key, value.clone(), None).await?;
+                    latencies.push(watch.millis());
+                }
+                Ok(latencies)
             }
         };
-        self.measured(closed_loop(count, at_once.clients, put))
-            .await
+        self.measured(together(count, at_once.clients, put)).await
     }
 }
 
-/// `clients` tasks that share `count` requests, each with one on its way. Returns milliseconds in
-/// all and of each.
-pub(crate) async fn closed_loop<Asked>(
+/// Requests that all clients share: who is free takes the next.
+#[derive(Clone)]
+pub(crate) struct Share {
+    next: Arc<AtomicUsize>,
+    count: usize,
+}
+
+impl Iterator for Share {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        (index < self.count).then_some(index)
+    }
+}
+
+/// Lets `clients` tasks do requests `0..count`. Each returns the milliseconds of its own; the
+/// answer is the milliseconds of all together, and all of theirs.
+pub(crate) async fn together<Work>(
     count: usize,
     clients: usize,
-    ask: impl Fn(usize, usize) -> Asked + Send + Sync + 'static,
+    work: impl Fn(usize, Share) -> Work,
 ) -> anyhow::Result<(f64, Vec<f64>)>
 where
-    Asked: Future<Output = anyhow::Result<()>> + Send,
+    Work: Future<Output = anyhow::Result<Vec<f64>>> + Send + 'static,
 {
-    let (tasks, ask) = (Tasks::new(), Arc::new(ask));
-    let next = Arc::new(AtomicUsize::new(0));
+    let tasks = Tasks::new();
+    let share = Share {
+        next: Arc::default(),
+        count,
+    };
     let (done, mut ends) = tokio::sync::mpsc::channel(clients);
     let watch = Stopwatch::start();
     for client in 0..clients {
-        let (ask, next, done) = (Arc::clone(&ask), Arc::clone(&next), done.clone());
+        let (work, done) = (work(client, share.clone()), done.clone());
         tasks.spawn_finite(format!("client-{client}"), async move {
-            let mut latencies = Vec::with_capacity(count / clients + 1);
-            let mut index = next.fetch_add(1, Ordering::Relaxed);
-            let mut end = Ok(());
-            while index < count && end.is_ok() {
-                let one = Stopwatch::start();
-                end = ask(client, index).await;
-                latencies.push(one.millis());
-                index = next.fetch_add(1, Ordering::Relaxed);
-            }
             // The receiver outlives every client.
-            let _ = done.send(end.map(|()| latencies)).await;
+            let _ = done.send(work.await).await;
         });
     }
     drop(done);

@@ -1,9 +1,9 @@
 //! The clients, and the judge of what they were told.
 //!
-//! Owns the load: each client has one job on its way and waits for its acknowledgement. What was
+//! Owns the load: clients that share the jobs and wait for each acknowledgement. What was
 //! acknowledged must be in the store, once, with its spec. Never asks the hub whether it did well.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, ensure};
@@ -15,11 +15,11 @@ use meridian_store::{Operation, SharedStore};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::Channel;
 
 use crate::common::hub::Hub;
-use crate::common::peer::{Concurrency, closed_loop};
+use crate::common::measure::Stopwatch;
+use crate::common::peer::{Concurrency, Share, together};
 use crate::jobs::{job, name};
 
 /// Keys in one page of the judge's reading.
@@ -28,23 +28,23 @@ const PAGE: usize = 2_000;
 /// How a client submits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// One call per job.
+    /// One call per job, one at a time.
     Unary,
-    /// One stream per client, its jobs one after the other.
+    /// One stream per client, one job at a time.
+    OneByOne,
+    /// One stream per client, [`WINDOW`] jobs on their way.
     Stream,
     /// The same with an idempotency key for each job, as the command line does.
     KeyedStream,
 }
 
-type Service = FederationServiceClient<Channel>;
-/// UID and revision that a client was told, by the job's index.
-type Told = Arc<Mutex<BTreeMap<usize, v1::SubmitResponse>>>;
+/// Jobs of one stream that wait for their acknowledgement. A client that has a hundred jobs sends
+/// them one after the other; this keeps the load of all clients bounded.
+const WINDOW: usize = 16;
 
-/// A client's open stream.
-struct Lane {
-    requests: mpsc::Sender<v1::SubmitRequest>,
-    answers: Streaming<v1::SubmitStreamResponse>,
-}
+type Service = FederationServiceClient<Channel>;
+/// What clients were told: the job's index and the answer.
+type Told = Vec<(usize, v1::SubmitResponse)>;
 
 /// What came of a load.
 pub(crate) struct Loaded {
@@ -60,45 +60,28 @@ pub(crate) async fn submit(
     at_once: Concurrency,
     way: Way,
 ) -> anyhow::Result<Loaded> {
-    let services: Vec<Service> = (0..at_once.connections)
-        .map(|_| Service::new(hub.for_users()))
-        .collect();
-    let mut lanes = Vec::new();
-    for client in 0..at_once.clients {
-        let mut service = services[client % services.len()].clone();
-        lanes.push(match way {
-            Way::Unary => None,
-            Way::Stream | Way::KeyedStream => {
-                let (requests, sending) = mpsc::channel(1);
-                let answers = service.submit_stream(ReceiverStream::new(sending)).await?;
-                let answers = answers.into_inner();
-                Some(Arc::new(tokio::sync::Mutex::new(Lane {
-                    requests,
-                    answers,
-                })))
-            }
-        });
-    }
+    let services = (0..at_once.connections).map(|_| Service::new(hub.for_users()));
+    let services: Vec<Service> = services.collect();
     // Written out beforehand: making the input is no part of the work.
     let requests: Arc<Vec<v1::SubmitRequest>> =
         Arc::new((0..count).map(|index| request(index, way)).collect());
-    let told = Told::default();
-    let answered = Arc::clone(&told);
-    let ask = move |client: usize, index: usize| {
-        let (lane, request) = (lanes[client].clone(), requests[index].clone());
-        let mut service = services[client % services.len()].clone();
-        let answered = Arc::clone(&answered);
+    let all = Arc::new(Mutex::new(Told::new()));
+    let work = |client: usize, share: Share| {
+        let service = services[client % services.len()].clone();
+        let (requests, all) = (Arc::clone(&requests), Arc::clone(&all));
         async move {
-            let response = match lane {
-                None => service.submit(request).await?.into_inner(),
-                Some(lane) => lane.lock().await.ask(request).await?,
+            let (mut told, latencies) = match way {
+                Way::Unary => calls(service, share, &requests).await?,
+                Way::OneByOne => stream(service, share, &requests, 1).await?,
+                Way::Stream | Way::KeyedStream => stream(service, share, &requests, WINDOW).await?,
             };
-            let mut answered = answered.lock().unwrap_or_else(PoisonError::into_inner);
-            answered.insert(index, response);
-            Ok(())
+            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.append(&mut told);
+            Ok(latencies)
         }
     };
-    let times = closed_loop(count, at_once.clients, ask).await?;
+    let times = together(count, at_once.clients, work).await?;
+    let told = std::mem::take(&mut *all.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(Loaded { times, told })
 }
 
@@ -106,22 +89,56 @@ fn request(index: usize, way: Way) -> v1::SubmitRequest {
     v1::SubmitRequest {
         job: job(index).to_string().into(),
         idempotency_key: match way {
-            Way::Unary | Way::Stream => String::new(),
+            Way::Unary | Way::OneByOne | Way::Stream => String::new(),
             Way::KeyedStream => format!("bench-{index}"),
         },
         ..v1::SubmitRequest::default()
     }
 }
 
-impl Lane {
-    async fn ask(&mut self, request: v1::SubmitRequest) -> anyhow::Result<v1::SubmitResponse> {
-        self.requests.send(request).await?;
-        let answer = self.answers.message().await?;
-        let answer = answer.and_then(|answer| answer.result);
+async fn calls(
+    mut service: Service,
+    share: Share,
+    requests: &[v1::SubmitRequest],
+) -> anyhow::Result<(Told, Vec<f64>)> {
+    let (mut told, mut latencies) = (Told::new(), Vec::new());
+    for index in share {
+        let watch = Stopwatch::start();
+        let answer = service.submit(requests[index].clone()).await?;
+        latencies.push(watch.millis());
+        told.push((index, answer.into_inner()));
+    }
+    Ok((told, latencies))
+}
+
+async fn stream(
+    mut service: Service,
+    mut share: Share,
+    requests: &[v1::SubmitRequest],
+    window: usize,
+) -> anyhow::Result<(Told, Vec<f64>)> {
+    let (outbox, sending) = mpsc::channel(window);
+    let answers = service.submit_stream(ReceiverStream::new(sending)).await?;
+    let mut answers = answers.into_inner();
+    let (mut told, mut latencies) = (Told::new(), Vec::new());
+    let mut on_their_way = VecDeque::with_capacity(window);
+    loop {
+        while on_their_way.len() < window
+            && let Some(index) = share.next()
+        {
+            on_their_way.push_back((index, Stopwatch::start()));
+            outbox.send(requests[index].clone()).await?;
+        }
+        // Answers come in the order of the requests.
+        let Some((index, watch)) = on_their_way.pop_front() else {
+            return Ok((told, latencies));
+        };
+        let answer = answers.message().await?.and_then(|answer| answer.result);
         match answer.context("the hub ended the stream")? {
-            Outcome::Accepted(accepted) => Ok(accepted),
+            Outcome::Accepted(accepted) => told.push((index, accepted)),
             Outcome::Refused(error) => anyhow::bail!("refused: {}", error.message),
         }
+        latencies.push(watch.millis());
     }
 }
 
@@ -129,11 +146,7 @@ impl Loaded {
     /// Holds what the clients were told against what the store has.
     pub(crate) async fn judge(&self, store: &SharedStore, count: usize) -> anyhow::Result<()> {
         let stored = stored_jobs(store).await?;
-        let told = self
-            .told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let told = &self.told;
         ensure!(
             told.len() == count,
             "{} of {count} acknowledged",
@@ -141,7 +154,7 @@ impl Loaded {
         );
         ensure!(stored.len() == count, "{} of {count} stored", stored.len());
         let mut uids = BTreeSet::new();
-        for (index, response) in &told {
+        for (index, response) in told {
             let (namespace, name) = name(*index);
             let found = stored.get(&(namespace.clone(), name.clone()));
             let (revision, object) = found.with_context(|| format!("{name} is not stored"))?;

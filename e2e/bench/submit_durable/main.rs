@@ -42,6 +42,7 @@ struct Size {
 struct Results {
     stream: Vec<Run>,
     keyed: Vec<Run>,
+    one_by_one: Vec<Run>,
     unary: Vec<Run>,
     embedded: Vec<Run>,
     put: Vec<Run>,
@@ -81,11 +82,12 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         results.turn(turn, size).await?;
         let last = |runs: &[Run]| runs.last().map_or(0.0, |run| per_second(run, size.jobs));
         println!(
-            "run {}: stream {:.0}/s, keyed {:.0}/s, unary {:.0}/s, embedded {:.0}/s, \
-             raw put {:.0}/s",
+            "run {}, jobs/s: stream {:.0}, keyed {:.0}, one by one {:.0}, unary {:.0}, \
+             embedded {:.0}; raw put {:.0}",
             turn + 1,
             last(&results.stream),
             last(&results.keyed),
+            last(&results.one_by_one),
             last(&results.unary),
             last(&results.embedded),
             last(&results.put),
@@ -112,10 +114,12 @@ impl Results {
         }
         self.keyed
             .push(ours(Way::KeyedStream, size.jobs, size.at_once).await?);
+        self.one_by_one
+            .push(ours(Way::OneByOne, size.jobs, size.at_once).await?);
         self.unary
             .push(ours(Way::Unary, size.jobs, size.at_once).await?);
         self.embedded.push(embedded(size.jobs, size.at_once).await?);
-        self.alone.push(ours(Way::Stream, size.alone, ONE).await?);
+        self.alone.push(ours(Way::OneByOne, size.alone, ONE).await?);
         self.put_alone.push(raw(size.alone, bytes, ONE).await?);
         Ok(())
     }
@@ -138,6 +142,7 @@ impl Results {
             "raw_put_etcd_us": round(middle(&self.put).etcd_cpu_s * 1e6 / float(size.jobs)),
             "ratio_to_raw_put": round(ours / put),
             "keyed_per_s": round(rate(&self.keyed)),
+            "one_by_one_per_s": round(rate(&self.one_by_one)),
             "unary_per_s": round(rate(&self.unary)),
             "embedded_per_s": round(rate(&self.embedded)),
             "alone_p50_ms": round(median(&middle(&self.alone).latencies)),
