@@ -106,6 +106,7 @@ impl PlacementRecord {
             step: 1,
             required: role.required.clone(),
             preferred: role.preferred.clone(),
+            slice: None,
         };
         GangShape {
             roles: self.roles.iter().map(role).collect(),

@@ -195,6 +195,7 @@ fn run(
             step: 1,
             required: None,
             preferred: None,
+            slice: None,
         });
     }
     for rule in &placement.topology {

@@ -281,6 +281,19 @@ pub struct RoleShape {
     pub required: Option<String>,
     /// Level that should hold it.
     pub preferred: Option<String>,
+    /// Parts that are kept closer together than the whole.
+    #[serde(default)]
+    pub slice: Option<SliceShape>,
+}
+
+/// Parts of a role: each `pods` pods, by rank, share one domain of an inner level, while the role
+/// as a whole keeps to its own level (Kueue's two-level topology, KEP-2724).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SliceShape {
+    /// Pods of one slice; divides every size the role may have.
+    pub pods: u32,
+    /// Level that holds a slice, by name; as narrow as the role's own level or narrower.
+    pub level: String,
 }
 
 /// What one round decided, and why the rest was left.

@@ -117,6 +117,7 @@ mod tests {
             step,
             required: None,
             preferred: None,
+            slice: None,
         };
         GangShape {
             roles: ranges.iter().map(role).collect(),

@@ -184,6 +184,7 @@ pub(super) fn at_rest(
                 step: 1,
                 required: None,
                 preferred: None,
+                slice: None,
             };
             (gang.key.gang, GangShape { roles: vec![role] }, running)
         })

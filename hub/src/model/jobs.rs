@@ -169,6 +169,7 @@ fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
         step: role.step,
         required: role.required.map(str::to_owned),
         preferred: role.preferred.map(str::to_owned),
+        slice: None,
     };
     let hash = |role: &meridian_api::kinds::federated_job::RoleTemplate<'_>| {
         job.template_hash(role.name)

@@ -34,6 +34,7 @@ pub(crate) fn role(pods: u32, gpus: u64) -> RoleShape {
         step: 1,
         required: None,
         preferred: None,
+        slice: None,
     }
 }
 

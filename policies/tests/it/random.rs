@@ -64,6 +64,7 @@ pub(crate) fn role() -> impl Strategy<Value = RoleShape> {
             step,
             required,
             preferred,
+            slice: None,
         },
     )
 }
