@@ -6,9 +6,11 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench build simulate setup
 
-# The real tools, as e2e/setup.sh builds them; tests read these two names.
-export MERIDIAN_ETCD ?= $(CURDIR)/.cache/kube-tools/etcd
-export MERIDIAN_KUBECTL ?= $(CURDIR)/.cache/kube-tools/kubectl
+# The real tools, as e2e/setup.sh builds them, or brought along; tests read these two names.
+tool = $(or $(if $(KUBEBUILDER_ASSETS),$(wildcard $(KUBEBUILDER_ASSETS)/$(1))),$\
+    $(CURDIR)/.cache/kube-tools/$(1))
+export MERIDIAN_ETCD ?= $(call tool,etcd)
+export MERIDIAN_KUBECTL ?= $(call tool,kubectl)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -3,7 +3,7 @@
 # second when nothing is missing.
 #
 #   e2e/setup.sh build   the compilers' needs: what `make demo` needs
-#   e2e/setup.sh         those, and the real etcd and kubectl: what `make test` needs
+#   e2e/setup.sh         those, and the real tools of etcd and Kubernetes: what `make test` needs
 #
 # Where it may (root, or sudo without a password) it installs Debian packages; elsewhere it says
 # exactly what to install and stops.
@@ -79,6 +79,23 @@ need_protoc() {
         "  export PROTOC=~/.cargo/bin/protox                     (anywhere)"
 }
 
+# runc is built with seccomp, and build.sh says so when it cannot be.
+need_libseccomp() {
+    command -v pkg-config >/dev/null && pkg-config --exists libseccomp && return
+    apt_install libseccomp-dev pkg-config ||
+        stop "libseccomp's headers are missing: apt-get install libseccomp-dev pkg-config" \
+            "(or your system's)"
+}
+
+# Real nodes live in namespaces of their own.
+need_namespace_tools() {
+    local tool
+    for tool in ip nsenter setpriv unshare; do
+        command -v "$tool" >/dev/null || apt_install iproute2 util-linux ||
+            stop "$tool is missing: apt-get install iproute2 util-linux (or your system's)"
+    done
+}
+
 main() {
     case "${1:-all}" in
     build | all) ;;
@@ -88,6 +105,8 @@ main() {
     need_c_compiler
     need_protoc
     if [[ "${1:-all}" == all ]]; then
+        need_libseccomp
+        need_namespace_tools
         "$root/e2e/kubernetes/build.sh"
     fi
 }

@@ -22,7 +22,12 @@ const PLACES: &[&str] = &[
     concat!("deb.", "debian.org"),
 ];
 /// Written by a tool: it names where its packages come from.
-const NOT_OURS: &[&str] = &["Cargo.lock", "e2e/kubernetes/go.sum"];
+const NOT_OURS: &[&str] = &[
+    "Cargo.lock",
+    "e2e/kubernetes/go.sum",
+    "e2e/kubernetes/kwok/go.sum",
+    "e2e/kubernetes/node/go.sum",
+];
 
 /// Text of a document outside code blocks, by line from 1.
 fn prose(text: &str) -> Vec<(usize, &str)> {
