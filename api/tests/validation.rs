@@ -253,11 +253,11 @@ fn equal_templates_have_equal_hashes() {
     let other: Value = serde_json::from_str(r#"{"spec": {"b": 2, "a": 1}}"#).unwrap();
     let hash = |template: &Value| {
         let job = accepted(&[("/spec/roles/1/template", template.clone())]);
-        job.template_hash("worker").unwrap()
+        job.template_hash("worker", "h100").unwrap()
     };
     assert_eq!(hash(&one), hash(&other));
     assert_ne!(hash(&one), hash(&json!({"spec": {"a": 1}})));
-    assert_eq!(accepted(&[]).template_hash("nobody"), None);
+    assert_eq!(accepted(&[]).template_hash("nobody", "h100"), None);
 }
 
 #[test]
@@ -294,6 +294,73 @@ fn zones_crons_and_places_are_checked() {
 }
 
 #[test]
+fn what_surrounds_pods_is_checked() {
+    let maps = |maps: Value| json!({"configMaps": maps});
+    let twice = json!([{"name": "conf"}, {"name": "conf"}]);
+    refused(&[("/spec/carried", maps(twice))], "\"conf\" is there twice");
+    let large = json!([{"name": "conf", "data": {"a": "x".repeat(200_000)}}]);
+    refused(&[("/spec/carried", maps(large))], "holds 200001 bytes");
+    let strange = json!([{"name": "conf", "data": {"../etc": "x"}}]);
+    refused(&[("/spec/carried", maps(strange))], "is no file name");
+    let leader = json!({"rule": "Leader", "role": "drivr"});
+    refused(
+        &[("/spec/successPolicy", leader)],
+        "there is no role \"drivr\"",
+    );
+    let all = json!({"rule": "All", "role": "worker"});
+    refused(&[("/spec/successPolicy", all)], "use rule Leader");
+    let causes = json!({"causes": [
+        {"cause": "Evicted", "action": "Fail"},
+        {"cause": "Evicted", "action": "Restart"},
+    ]});
+    refused(&[("/spec/retry", causes)], "Evicted is there twice");
+    let wait = json!({"backOff": {"initial": "1m", "limit": "10s"}});
+    refused(&[("/spec/retry", wait)], "spec.retry.backOff.limit");
+}
+
+#[test]
+fn slices_share_the_pods_without_remainder() {
+    let rule = |size: u32| json!([{"role": "worker", "sliceSize": size, "sliceRequired": "rack"}]);
+    let alone = json!([{"role": "worker", "sliceSize": 2}]);
+    refused(&[("/spec/topology", alone)], "belong together");
+    refused(&[("/spec/topology", rule(0))], "must be at least 1 pod");
+    refused(
+        &[("/spec/topology", rule(1000))],
+        "some would be in no slice",
+    );
+    accepted(&[("/spec/topology", rule(1))]);
+}
+
+#[test]
+fn a_flavor_changes_the_first_container_of_its_pods() {
+    let flavors = json!([
+        {"name": "h100"},
+        {"name": "mi300x", "image": "rocm:1", "command": ["run"], "env": {"HIP": "1", "MODE": "b"}},
+    ]);
+    let env = json!([{"name": "MODE", "value": "a"}, {"name": "KEEP", "value": "k"}]);
+    let job = accepted(&[
+        ("/spec/placement/flavors", flavors),
+        ("/spec/roles/1/template/spec/containers/0/env", env),
+    ]);
+    let plain = job.template_on("worker", "h100").unwrap();
+    assert_eq!(*plain, job.spec.roles[1].template);
+    let changed = job.template_on("worker", "mi300x").unwrap();
+    let container = changed.pointer("/spec/containers/0").unwrap();
+    assert_eq!(container["image"], "rocm:1");
+    assert_eq!(container["command"], json!(["run"]));
+    let env = json!([
+        {"name": "KEEP", "value": "k"},
+        {"name": "HIP", "value": "1"},
+        {"name": "MODE", "value": "b"},
+    ]);
+    assert_eq!(container["env"], env);
+    assert_ne!(
+        job.template_hash("worker", "h100"),
+        job.template_hash("worker", "mi300x")
+    );
+}
+
+#[test]
 fn what_cannot_be_done_is_refused() {
     refused(
         &[("/spec/schedule", json!({"window": "nights"}))],
@@ -312,8 +379,8 @@ fn what_cannot_be_done_is_refused() {
         "run leases are not renewed",
     );
     refused(
-        &[("/spec/dependencies", json!({"secrets": ["token"]}))],
-        "not looked for",
+        &[("/spec/dependencies", json!({"dataSets": ["corpus"]}))],
+        "data sets are not looked for",
     );
     let split = json!({"maxClusters": 2, "minPerCluster": 1});
     let changes = [

@@ -6,16 +6,18 @@
 use std::collections::BTreeMap;
 
 use meridian_api::ids::{GangId, Revision, Term};
-use meridian_api::kinds::federated_job::CostAttribution;
+use meridian_api::kinds::federated_job::{
+    Checkpoint, CostAttribution, FederatedJobSpec, SuccessRule,
+};
 use meridian_policies::lifecycle::State;
-use meridian_policies::model::{Placed, Snapshot};
+use meridian_policies::model::{Placed, RoleShape, Snapshot};
 use meridian_runtime::telemetry;
 use meridian_store::keys::{self, Part};
 use meridian_store::{Compare, Operation};
 
 use crate::fence::put;
-use crate::model::{Job, Model, TRACEPARENT_ANNOTATION};
-use crate::placement::{PlacedRole, PlacementRecord};
+use crate::model::{GangRow, Job, Model, TRACEPARENT_ANNOTATION, TemplateHash};
+use crate::placement::{PlacedCheckpoint, PlacedRole, PlacementRecord};
 use crate::settle::{Change, Subject, to_json};
 use crate::status::job_status;
 
@@ -72,17 +74,15 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
     let gang: GangId = waiting.gang;
     let row = job.gang(gang.index)?;
     let roles = row.shape.roles.iter().zip(&row.templates).zip(&placed.pods);
-    let role =
-        |((role, template), pods): ((&meridian_policies::model::RoleShape, &String), &u32)| {
-            PlacedRole {
-                name: role.name.clone(),
-                pods: *pods,
-                per_pod: role.per_pod,
-                template: template.clone(),
-                required: role.required.clone(),
-                preferred: role.preferred.clone(),
-            }
-        };
+    let flavor = snapshot.flavors[pool.flavor.index()].name.as_str();
+    let role = |((role, template), pods): ((&RoleShape, &TemplateHash), &u32)| PlacedRole {
+        name: role.name.clone(),
+        pods: *pods,
+        per_pod: role.per_pod,
+        template: template.on(flavor).to_owned(),
+        required: role.required.clone(),
+        preferred: role.preferred.clone(),
+    };
     let class = &snapshot.classes[waiting.class.index()];
     Some(PlacementRecord {
         gang,
@@ -93,7 +93,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         priority: class.priority,
         cluster: snapshot.clusters[pool.cluster.index()].name.clone(),
         pool: pool.name.clone(),
-        flavor: snapshot.flavors[pool.flavor.index()].name.clone(),
+        flavor: flavor.to_owned(),
         epoch: waiting.next_epoch,
         term,
         state: State::Starting,
@@ -106,7 +106,32 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         started: None,
         traceparent: trace(job),
         labels: cost_labels(&job.object.spec.cost_attribution),
+        checkpoint: job.object.spec.checkpoint.as_ref().map(checkpoint),
+        leader: leader(&job.object.spec, row),
+        dependencies: job.object.spec.dependencies.clone(),
+        carried: job.carried.clone(),
+        origin: job.object.spec.origin.clone(),
     })
+}
+
+fn checkpoint(save: &Checkpoint) -> PlacedCheckpoint {
+    PlacedCheckpoint {
+        uri: save.uri.clone(),
+        resume_env: save.resume_env.clone(),
+        signal: save.on_preempt.as_ref().map(|how| how.signal.clone()),
+    }
+}
+
+/// The role whose rank 0 decides about the gang. A leader that is in another gang leaves this one
+/// to all of its pods.
+fn leader(spec: &FederatedJobSpec, row: &GangRow) -> Option<String> {
+    let policy = spec.success_policy.as_ref()?;
+    let mut names = row.shape.roles.iter().map(|role| &role.name);
+    match (policy.rule, &policy.role) {
+        (SuccessRule::All, _) => None,
+        (SuccessRule::Leader, None) => names.next().cloned(),
+        (SuccessRule::Leader, Some(role)) => names.find(|name| *name == role).cloned(),
+    }
 }
 
 /// The decision as a span of the job's own trace; what is carried on is its context.

@@ -70,6 +70,7 @@ impl Fixture {
             levels: vec!["block".into()],
             shapes: vec![shape],
             out_milli_gpus: 0,
+            ..v1::Pool::default()
         };
         fixture.digest(&v1::Digest {
             full: true,
@@ -246,6 +247,11 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
         started: None,
         traceparent: None,
         labels: std::collections::BTreeMap::new(),
+        checkpoint: None,
+        leader: None,
+        dependencies: None,
+        carried: None,
+        origin: None,
     }
 }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use meridian_api::ids::{Epoch, GangId, Term};
+use meridian_api::kinds::federated_job::{Dependencies, Origin};
 use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::lifecycle::{self, State};
 use meridian_policies::model::{GangShape, RoleShape};
@@ -63,6 +64,35 @@ pub struct PlacementRecord {
     /// Labels of every pod: cost attribution.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// How it saves its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<PlacedCheckpoint>,
+    /// The role whose rank 0 decides how it ended; absent = every pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// What must be in the namespace before anything is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependencies: Option<Dependencies>,
+    /// SHA-256 of the document of what it carries, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<String>,
+    /// The object there that owns its pods, when others made them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+}
+
+/// How a gang saves its work, as its agent needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacedCheckpoint {
+    /// Where checkpoints are.
+    pub uri: String,
+    /// Environment variable that names the one to go on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_env: Option<String>,
+    /// Signal that asks it to save and go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
 }
 
 /// Pods of one role.

@@ -9,6 +9,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use meridian_api::ids::{Epoch, StoreGeneration};
+use meridian_api::kinds::federated_job::BackOff;
+use meridian_api::quantity::Span;
 use meridian_api::units::{Millis, UnixMillis};
 use serde::{Deserialize, Serialize};
 
@@ -71,21 +73,20 @@ impl From<Tried> for (Epoch, u32, u32, UnixMillis) {
     }
 }
 
-/// Pause before the first new try; each further try doubles it, so that a cluster which refuses
-/// does not spin the hub and a short fault costs a second.
-const FIRST_PAUSE: Millis = Millis::seconds(1);
-/// Longest pause between tries: how long a healed cause may go unseen.
-const LONGEST_PAUSE: Millis = Millis::seconds(300);
+/// Pause between tries of a job that does not say: a cluster which refuses does not spin the hub, a
+/// short fault costs a second, and a healed cause is unseen for five minutes at most.
+pub const PAUSE: BackOff = BackOff {
+    initial: Span(Millis::seconds(1)),
+    limit: Span(Millis::seconds(300)),
+};
 
 impl Tried {
     /// Counts an ended placement of `epoch`; the next waits the longer, the more there were.
-    pub fn again(&mut self, epoch: Epoch, spends_restart: bool, now: UnixMillis) {
+    pub fn again(&mut self, epoch: Epoch, spends_restart: bool, now: UnixMillis, pause: BackOff) {
         self.epoch = self.epoch.max(epoch);
         self.restarts = self.restarts.saturating_add(u32::from(spends_restart));
-        let doubled = 1_u64.checked_shl(self.starts).unwrap_or(u64::MAX);
-        let pause = FIRST_PAUSE.0.saturating_mul(doubled).min(LONGEST_PAUSE.0);
         self.starts = self.starts.saturating_add(1);
-        self.not_before = now.after(Millis(pause));
+        self.not_before = now.after(pause.after(self.starts));
     }
 }
 
@@ -276,12 +277,12 @@ mod tests {
         let mut tried = Tried::default();
         let pauses: Vec<u64> = (1..=12)
             .map(|epoch| {
-                tried.again(Epoch(epoch), false, UnixMillis(0));
+                tried.again(Epoch(epoch), false, UnixMillis(0), PAUSE);
                 tried.not_before.since(UnixMillis(0)).0
             })
             .collect();
         assert_eq!(pauses[..4], [1_000, 2_000, 4_000, 8_000]);
-        assert_eq!(pauses[11], LONGEST_PAUSE.0);
+        assert_eq!(pauses[11], PAUSE.limit.0.0);
         assert_eq!(
             (tried.starts, tried.restarts, tried.epoch),
             (12, 0, Epoch(12))

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use meridian_api::ids::{GangId, Uid};
-use meridian_api::kinds::federated_job::ExitAction;
+use meridian_api::kinds::federated_job::{ExitAction, Retry};
 use meridian_api::units::UnixMillis;
 use meridian_policies::lifecycle::{
     self, DrainReason, Effect, Event, Failure, Illegal, Next, Outcome, Step,
@@ -17,7 +17,7 @@ use meridian_store::{Compare, Op, Operation};
 use crate::fence::put;
 use crate::model::{FINALIZER, Job, Model, Seen};
 use crate::placement::PlacementRecord;
-use crate::progress::JobProgress;
+use crate::progress::{JobProgress, PAUSE};
 use crate::status::job_status;
 
 /// One write, whole: its compares, its operations, and what to tell about it.
@@ -193,7 +193,14 @@ fn change(
     }
     if let Some(job) = job {
         let mut job = job.clone();
-        apply_effects(&mut job.progress, record, transition, now, seen);
+        apply_effects(
+            &mut job.progress,
+            &job.object.spec.retry,
+            record,
+            transition,
+            now,
+            seen,
+        );
         if job.progress != model.job(gang.job)?.progress {
             let key = keys::progress(job.uid);
             compares.push(Compare::ModRevision(key.clone(), job.progress_revision));
@@ -233,6 +240,7 @@ pub(crate) fn to_json(status: &impl serde::Serialize) -> Bytes {
 
 fn apply_effects(
     progress: &mut JobProgress,
+    retry: &Retry,
     record: &PlacementRecord,
     transition: &lifecycle::Transition,
     now: UnixMillis,
@@ -254,7 +262,8 @@ fn apply_effects(
                 // A person who suspends a job and resumes it waits for nobody.
                 let asked = matches!(record.state, lifecycle::State::Draining(_));
                 let at = if asked { UnixMillis::ZERO } else { now };
-                tried.again(*after, *spends_restart, at);
+                let pause = retry.back_off.unwrap_or(PAUSE);
+                tried.again(*after, *spends_restart, at, pause);
                 progress.last_failure.clone_from(&message);
             }
             Effect::JobGangSucceeded { .. } => {

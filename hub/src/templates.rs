@@ -4,6 +4,7 @@
 //! templates of thousands of jobs are one entry. Never invents one: an order whose template cannot
 //! be read is withheld, not sent without it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -31,6 +32,23 @@ const PAGE_BYTES: usize = 2 * 1024 * 1024;
 pub(crate) struct Templates {
     store: SharedStore,
     kept: Mutex<BTreeMap<String, Bytes>>,
+}
+
+/// Where in a job a document is, and its hash in hexadecimal.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// Template of the role of this name.
+    Role(&'a str, &'a str),
+    /// What the job carries.
+    Carried(&'a str),
+}
+
+impl<'a> Source<'a> {
+    const fn hash(self) -> &'a str {
+        match self {
+            Self::Role(_, hash) | Self::Carried(hash) => hash,
+        }
+    }
 }
 
 /// One message's worth of orders.
@@ -90,26 +108,27 @@ impl Templates {
         let Order::Run(record) = order else {
             return Some(found);
         };
-        for role in &record.roles {
-            if named.contains(&role.template) || found.contains_key(&role.template) {
+        let roles = record
+            .roles
+            .iter()
+            .map(|role| Source::Role(&role.name, &role.template));
+        let carried = record.carried.iter().map(|hash| Source::Carried(hash));
+        for source in roles.chain(carried) {
+            let hash = source.hash();
+            if named.contains(hash) || found.contains_key(hash) {
                 continue;
             }
-            let template = self.template(record, &role.name, &role.template).await?;
-            found.insert(role.template.clone(), template);
+            let document = self.document(record, source).await?;
+            found.insert(hash.to_owned(), document);
         }
         Some(found)
     }
 
-    async fn template(
-        &self,
-        record: &PlacementRecord,
-        role: &str,
-        hash: &str,
-    ) -> Option<v1::Template> {
-        let known = self.lock().get(hash).cloned();
+    async fn document(&self, record: &PlacementRecord, source: Source<'_>) -> Option<v1::Template> {
+        let known = self.lock().get(source.hash()).cloned();
         let json = match known {
             Some(json) => json,
-            None => self.read(record, role, hash).await?,
+            None => self.read(record, source).await?,
         };
         let sha256 = canonical::sha256(&serde_json::from_slice(&json).ok()?);
         Some(v1::Template {
@@ -118,7 +137,7 @@ impl Templates {
         })
     }
 
-    async fn read(&self, record: &PlacementRecord, role: &str, hash: &str) -> Option<Bytes> {
+    async fn read(&self, record: &PlacementRecord, source: Source<'_>) -> Option<Bytes> {
         let key = ObjectKey {
             plural: "federatedjobs".to_owned(),
             namespace: Some(record.namespace.clone()),
@@ -130,16 +149,16 @@ impl Templates {
             .await
             .ok()??;
         let job: FederatedJob = serde_json::from_slice(&stored.value).ok()?;
-        let role = job
-            .spec
-            .roles
-            .iter()
-            .find(|candidate| candidate.name == role)?;
-        if canonical::hex(&canonical::sha256(&role.template)) != hash {
+        let document = match source {
+            Source::Role(role, _) => job.template_on(role, &record.flavor)?,
+            Source::Carried(_) => Cow::Owned(job.carried_document()?),
+        };
+        let hash = source.hash();
+        if canonical::hex(&canonical::sha256(&document)) != hash {
             return None;
         }
         // The agent checks the hash of what it gets: canonical bytes are what was hashed.
-        let json = Bytes::from(canonical::to_string(&role.template));
+        let json = Bytes::from(canonical::to_string(&document));
         let mut kept = self.lock();
         if kept.len() >= KEPT {
             kept.pop_first();

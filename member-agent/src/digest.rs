@@ -146,6 +146,7 @@ fn pool(view: &View, name: &str) -> Option<v1::Pool> {
         levels: pool.levels.clone(),
         shapes: shapes.into_iter().map(shape).collect(),
         out_milli_gpus: out,
+        ..v1::Pool::default()
     })
 }
 

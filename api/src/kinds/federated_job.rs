@@ -3,6 +3,9 @@
 //! Owns the shape of its spec. Status, gang arithmetic and checks are in the files below it.
 
 pub mod admission;
+pub mod needs;
+pub mod placement;
+pub mod retry;
 pub mod shape;
 pub mod status;
 pub mod unsupported;
@@ -12,9 +15,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::kinds::workload_class::CapacityType;
 use crate::meta::{Object, Spec};
-use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity, SPEED_UNIT, Span, Speed, Time};
+use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity, Span, Time};
+pub use needs::{Carried, CarriedConfigMap, Dependencies, Origin};
+pub use placement::{ClusterSpan, DataSource, Flavor, Objective, Placement, RegionChoice, Split};
+pub use retry::{
+    BackOff, CauseAction, CauseRule, EndCause, ExitAction, ExitRule, Retry, SuccessPolicy,
+    SuccessRule,
+};
 pub use shape::{GangTemplate, RoleTemplate};
 pub use status::FederatedJobStatus;
 pub use unsupported::unsupported;
@@ -77,9 +85,18 @@ pub struct FederatedJobSpec {
     /// How it saves its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
+    /// When a gang of it has ended well; absent = when every pod has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success_policy: Option<SuccessPolicy>,
     /// What must be there for it to run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependencies: Option<Dependencies>,
+    /// What comes with each gang and goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Carried>,
+    /// Set by the hub on work that others made in a member cluster: its pods are there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// What happens to it when its cluster is cut off.
     #[serde(default)]
     pub partition_rule: PartitionRule,
@@ -165,124 +182,6 @@ pub enum MissedRunPolicy {
     RunOnce,
 }
 
-/// Where a job may run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Placement {
-    /// Regions; absent allows all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub regions: Option<RegionChoice>,
-    /// Clusters; empty allows all.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub clusters: Vec<String>,
-    /// Hardware that it accepts, best first; empty accepts all.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub flavors: Vec<Flavor>,
-    /// Capacity that it may stand on; empty = what its class may.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub capacity: Vec<CapacityType>,
-    /// Whether a gang may be spread over clusters.
-    #[serde(default)]
-    pub cluster_span: ClusterSpan,
-    /// How it is spread; only with `clusterSpan: Split`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<Split>,
-    /// What is best.
-    #[serde(default)]
-    pub objective: Objective,
-    /// Data that it reads, and where that is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub data: Vec<DataSource>,
-    /// Law under which it must run: `EU`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub jurisdiction: Option<String>,
-}
-
-/// Regions that a job accepts: exactly one of the two lists.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RegionChoice {
-    /// Best first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ordered: Vec<String>,
-    /// All alike.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub any_of: Vec<String>,
-}
-
-impl RegionChoice {
-    /// The names, in the order in which they were written.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.ordered.iter().chain(&self.any_of).map(String::as_str)
-    }
-}
-
-/// Hardware that a job accepts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Flavor {
-    /// Name of the flavor.
-    pub name: String,
-    /// How fast the job is on it, as a decimal; absent = `"1"`.
-    #[serde(default = "full_speed")]
-    pub speed: Speed,
-    /// Image of the first container on this flavor.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
-    /// Command of the first container on this flavor.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub command: Vec<String>,
-}
-
-fn full_speed() -> Speed {
-    Speed(SPEED_UNIT)
-}
-
-/// Whether a gang may be spread over clusters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ClusterSpan {
-    /// One cluster holds it whole.
-    #[default]
-    Single,
-    /// Several clusters hold a part each; all parts start or none.
-    Split,
-}
-
-/// How a gang is spread over clusters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Split {
-    /// Most clusters it is spread over.
-    pub max_clusters: u32,
-    /// Fewest pods in each.
-    pub min_per_cluster: u32,
-}
-
-/// What is best.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Objective {
-    /// Least cost to finish.
-    Cheapest,
-    /// Earliest end.
-    Soonest,
-    /// Both count.
-    #[default]
-    Balanced,
-}
-
-/// Data that a job reads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct DataSource {
-    /// Where it is: `s3://corpus-v3`.
-    pub uri: String,
-    /// Regions that hold a copy.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub regions: Vec<String>,
-    /// Its size in gigabytes.
-    #[serde(default, rename = "sizeGB", skip_serializing_if = "Option::is_none")]
-    pub size_gb: Option<u64>,
-}
-
 /// Pods of a job that are alike.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -346,6 +245,12 @@ pub struct TopologyRule {
     /// Level that should hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred: Option<String>,
+    /// Pods that stay together inside one domain of `sliceRequired`, rank by rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice_size: Option<u32>,
+    /// Level that must hold each slice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice_required: Option<String>,
 }
 
 /// How the number of pods of a role may change.
@@ -406,30 +311,6 @@ fn sigterm() -> String {
     "SIGTERM".to_owned()
 }
 
-/// What must be there for a job to run, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Dependencies {
-    /// ConfigMaps.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub config_maps: Vec<String>,
-    /// Secrets.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<String>,
-    /// Secrets for pulling images.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub image_pull_secrets: Vec<String>,
-    /// The account its pods run as.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub service_account: Option<String>,
-    /// Volumes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub persistent_volume_claims: Vec<String>,
-    /// Data sets.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub data_sets: Vec<String>,
-}
-
 /// What happens to a job when its cluster is cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PartitionRule {
@@ -440,33 +321,4 @@ pub enum PartitionRule {
     Exclusive,
     /// Only a person moves it.
     Pinned,
-}
-
-/// When the gangs of a job are started again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Retry {
-    /// Most starts after a gang failed, each gang by itself.
-    pub max_restarts: u32,
-    /// What exit codes mean; the first rule that names the code counts.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub exit_codes: Vec<ExitRule>,
-}
-
-/// What some exit codes mean.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ExitRule {
-    /// Exit codes, not zero.
-    pub codes: Vec<i32>,
-    /// What follows.
-    pub action: ExitAction,
-}
-
-/// What follows an exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ExitAction {
-    /// The gang has failed for good.
-    Fail,
-    /// It starts again, and that does not count.
-    Restart,
 }

@@ -2,9 +2,10 @@
 //!
 //! Owns what of a job its gangs need in order to be placed, and the job's progress. Never decides.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use meridian_api::canonical::hex;
+use meridian_api::canonical::{self, hex};
 use meridian_api::ids::{GangId, Revision, Uid};
 use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::FederatedJobStatus;
@@ -35,6 +36,8 @@ pub(crate) struct Job {
     pub(crate) object: Arc<FederatedJob>,
     /// Revision of the spec.
     pub(crate) spec_revision: Revision,
+    /// SHA-256 of the document of what it carries, in hexadecimal.
+    pub(crate) carried: Option<String>,
     /// Its gangs in one copy; copy after copy they repeat.
     pub(crate) gangs: Arc<Vec<GangRow>>,
     /// How far it is.
@@ -52,12 +55,44 @@ pub(crate) struct Job {
 pub(crate) struct GangRow {
     /// Its pods.
     pub(crate) shape: GangShape,
-    /// Hash of the template of each role, in hexadecimal.
-    pub(crate) templates: Vec<String>,
+    /// The template of each role.
+    pub(crate) templates: Vec<TemplateHash>,
     /// From SIGTERM to SIGKILL.
     pub(crate) grace: Millis,
     /// From accepted to running, else undone.
     pub(crate) place_timeout: Option<Millis>,
+}
+
+/// Names of a role's template: SHA-256 of its canonical JSON, in hexadecimal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TemplateHash {
+    /// As written.
+    plain: String,
+    /// On flavors with an image, a command or variables of their own.
+    on: BTreeMap<String, String>,
+}
+
+impl TemplateHash {
+    fn new(job: &FederatedJob, role: &str) -> Self {
+        let hash = |flavor: &str| {
+            let hash = job.template_hash(role, flavor);
+            hash.map_or_else(String::new, |hash| hex(&hash))
+        };
+        let choices = job.spec.placement.flavors.iter();
+        let differing = choices.filter(|choice| choice.has_overrides());
+        Self {
+            plain: hash(""),
+            on: differing
+                .map(|choice| (choice.name.clone(), hash(&choice.name)))
+                .collect(),
+        }
+    }
+
+    /// The template that pods on `flavor` are made from.
+    #[must_use]
+    pub(crate) fn on(&self, flavor: &str) -> &str {
+        self.on.get(flavor).unwrap_or(&self.plain)
+    }
 }
 
 /// Why a job cannot even be looked at by a decision.
@@ -85,10 +120,15 @@ impl Job {
     pub(super) fn new(mut object: FederatedJob, spec_revision: Revision) -> Self {
         let gangs = (0..object.gangs_per_copy()).filter_map(|index| gang_row(&object, index));
         let gangs = Arc::new(gangs.collect());
+        let carried = object
+            .carried_document()
+            .map(|document| hex(&canonical::sha256(&document)));
+        object.spec.carried = None;
         for role in &mut object.spec.roles {
             role.template = serde_json::Value::Null;
         }
         Self {
+            carried,
             uid: object.metadata.uid.unwrap_or_default(),
             key: ObjectKey {
                 plural: PLURAL.to_owned(),
@@ -172,8 +212,7 @@ fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
         slice: None,
     };
     let hash = |role: &meridian_api::kinds::federated_job::RoleTemplate<'_>| {
-        job.template_hash(role.name)
-            .map_or_else(String::new, |hash| hex(&hash))
+        TemplateHash::new(job, role.name)
     };
     Some(GangRow {
         shape: GangShape {

@@ -21,7 +21,9 @@ use meridian_store::{Event, KeyValue};
 pub(crate) use catalog::{Catalog, Versioned};
 pub(crate) use digest::{Digest, observations};
 pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, Written};
-pub(crate) use jobs::{FINALIZER, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble};
+pub(crate) use jobs::{
+    FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, TemplateHash, Trouble,
+};
 pub(crate) use snapshot::{Labelled, Situation};
 
 use crate::placement::PlacementRecord;

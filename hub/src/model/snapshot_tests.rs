@@ -50,6 +50,7 @@ fn what_is_decided_and_not_yet_shown_is_taken_out_once() {
         levels: vec!["block".into()],
         shapes: vec![shape(8_000, 3), shape(0, 1)],
         out_milli_gpus: 0,
+        ..v1::Pool::default()
     };
     fixture.digest(&v1::Digest {
         full: true,
@@ -87,7 +88,7 @@ fn a_gang_that_failed_to_start_rests() {
         .tried
         .entry(0)
         .or_default()
-        .again(FIRST, false, NOW);
+        .again(FIRST, false, NOW, crate::progress::PAUSE);
     fixture.put(&format!("progress/{JOB}"), &progress.to_json());
     let labelled = fixture.model.snapshot(Fixture::situation());
     assert_eq!(labelled.troubled[0].1.reason, Reason::PendingEvaluation);

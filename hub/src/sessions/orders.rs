@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meridian_api::ids::{Epoch, GangId, Generation};
+use meridian_api::kinds::federated_job::Dependencies;
 use meridian_api::units::Millis;
 use meridian_policies::lifecycle::{DrainReason, State};
 use meridian_proto::v1;
 
 use crate::model::{ClusterState, Model};
-use crate::placement::{PlacedRole, PlacementRecord};
+use crate::placement::{PlacedCheckpoint, PlacedRole, PlacementRecord};
 
 /// One thing a cluster is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +138,7 @@ fn run_intent(bare: v1::PlacementIntent, record: &PlacementRecord) -> v1::Placem
         role: role.name.clone(),
         required: role.required.clone().unwrap_or_default(),
         preferred: role.preferred.clone().unwrap_or_default(),
+        ..v1::TopologyRule::default()
     };
     let ruled = |role: &&PlacedRole| role.required.is_some() || role.preferred.is_some();
     let millis = |span: Option<Millis>| span.map_or(0, |span| span.0);
@@ -155,8 +157,55 @@ fn run_intent(bare: v1::PlacementIntent, record: &PlacementRecord) -> v1::Placem
         place_timeout_ms: millis(record.place_timeout),
         traceparent: record.traceparent.clone().unwrap_or_default(),
         labels: record.labels.clone(),
+        checkpoint: record.checkpoint.as_ref().map(checkpoint),
+        success: Some(v1::Success {
+            leader_role: record.leader.clone().unwrap_or_default(),
+        }),
+        dependencies: record.dependencies.iter().flat_map(dependencies).collect(),
+        carried_sha256: record
+            .carried
+            .as_deref()
+            .map(unhex)
+            .unwrap_or_default()
+            .into(),
+        origin: record.origin.as_ref().map(|origin| v1::Origin {
+            uid: origin.uid.clone(),
+            namespace: record.namespace.clone(),
+            name: origin.name.clone(),
+        }),
+        flavor: record.flavor.clone(),
         ..bare
     }
+}
+
+fn checkpoint(save: &PlacedCheckpoint) -> v1::Checkpoint {
+    v1::Checkpoint {
+        uri: save.uri.clone(),
+        resume_env: save.resume_env.clone().unwrap_or_default(),
+        signal: save.signal.clone().unwrap_or_default(),
+    }
+}
+
+fn dependencies(needs: &Dependencies) -> Vec<v1::Dependency> {
+    use v1::DependencyKind as Kind;
+    let account = needs.service_account.as_slice();
+    let lists = [
+        (Kind::ConfigMap, needs.config_maps.as_slice()),
+        (Kind::Secret, needs.secrets.as_slice()),
+        (Kind::ImagePullSecret, needs.image_pull_secrets.as_slice()),
+        (Kind::ServiceAccount, account),
+        (
+            Kind::PersistentVolumeClaim,
+            needs.persistent_volume_claims.as_slice(),
+        ),
+    ];
+    let named = lists.into_iter().flat_map(|(kind, names)| {
+        names.iter().map(move |name| v1::Dependency {
+            kind: kind.into(),
+            name: name.clone(),
+        })
+    });
+    named.collect()
 }
 
 fn role_intent(role: &PlacedRole) -> v1::RoleIntent {

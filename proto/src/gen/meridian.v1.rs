@@ -121,6 +121,11 @@ pub struct Digest {
     pub gangs: ::prost::alloc::vec::Vec<GangObservation>,
     #[prost(message, repeated, tag = "6")]
     pub removed_gangs: ::prost::alloc::vec::Vec<Gang>,
+    /// Gangs that others made in this cluster and that wait for an intent.
+    #[prost(message, repeated, tag = "7")]
+    pub offers: ::prost::alloc::vec::Vec<OfferedGang>,
+    #[prost(string, repeated, tag = "8")]
+    pub removed_offers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// One GPU pool of the cluster, as shapes.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -137,6 +142,31 @@ pub struct Pool {
     /// GPUs of nodes that are out (unhealthy, cordoned): in no shape.
     #[prost(uint64, tag = "5")]
     pub out_milli_gpus: u64,
+    /// What a person should know of its nodes: skew of drivers, labels that contradict.
+    #[prost(string, repeated, tag = "6")]
+    pub findings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Pods that somebody else made (a Job, a JobSet, a PyTorchJob) and left to this scheduler.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OfferedGang {
+    /// UID of the object that owns the pods: the same gang again has another.
+    #[prost(string, tag = "1")]
+    pub uid: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub workload_class: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "5")]
+    pub roles: ::prost::alloc::vec::Vec<RoleIntent>,
+    #[prost(message, repeated, tag = "6")]
+    pub topology: ::prost::alloc::vec::Vec<TopologyRule>,
+    /// Flavors that its pods can stand on; empty = any.
+    #[prost(string, repeated, tag = "7")]
+    pub flavors: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(int32, tag = "8")]
+    pub priority: i32,
 }
 /// Hosts that look alike: same domains, same size, same room left.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -316,7 +346,8 @@ pub struct Intent {
     pub full: bool,
     #[prost(message, repeated, tag = "5")]
     pub placements: ::prost::alloc::vec::Vec<PlacementIntent>,
-    /// Pod templates that the placements name, by SHA-256 of their canonical JSON.
+    /// Pod templates and carried objects that the placements name, by SHA-256 of their canonical
+    /// JSON.
     #[prost(message, repeated, tag = "6")]
     pub templates: ::prost::alloc::vec::Vec<Template>,
 }
@@ -371,6 +402,57 @@ pub struct PlacementIntent {
     /// Why a STOP: one of the closed list.
     #[prost(string, tag = "17")]
     pub stop_reason: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "18")]
+    pub checkpoint: ::core::option::Option<Checkpoint>,
+    #[prost(message, optional, tag = "19")]
+    pub success: ::core::option::Option<Success>,
+    /// What must be in the namespace before anything is held.
+    #[prost(message, repeated, tag = "20")]
+    pub dependencies: ::prost::alloc::vec::Vec<Dependency>,
+    /// What comes with the gang and goes with it: a document of the intent's templates, a JSON object
+    /// `{"configMaps": \[{"name": ..., "data": {...}}\]}`; empty = nothing.
+    #[prost(bytes = "bytes", tag = "21")]
+    pub carried_sha256: ::prost::bytes::Bytes,
+    /// Set when the pods are there already: they are bound, not made.
+    #[prost(message, optional, tag = "22")]
+    pub origin: ::core::option::Option<Origin>,
+    /// Hardware of the pool.
+    #[prost(string, tag = "23")]
+    pub flavor: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Checkpoint {
+    #[prost(string, tag = "1")]
+    pub uri: ::prost::alloc::string::String,
+    /// Environment variable that names the checkpoint to go on from.
+    #[prost(string, tag = "2")]
+    pub resume_env: ::prost::alloc::string::String,
+    /// Signal that asks the process to save and go; empty = SIGTERM.
+    #[prost(string, tag = "3")]
+    pub signal: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Success {
+    /// Role whose rank 0 decides; empty = every pod must end well.
+    #[prost(string, tag = "1")]
+    pub leader_role: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Dependency {
+    #[prost(enumeration = "DependencyKind", tag = "1")]
+    pub kind: i32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+}
+/// Object in the member cluster that owns the pods of a gang made there.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Origin {
+    #[prost(string, tag = "1")]
+    pub uid: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RoleIntent {
@@ -392,6 +474,11 @@ pub struct TopologyRule {
     pub required: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub preferred: ::prost::alloc::string::String,
+    /// Pods that must share one domain of `slice_required`; 0 = no slices.
+    #[prost(uint32, tag = "4")]
+    pub slice_size: u32,
+    #[prost(string, tag = "5")]
+    pub slice_required: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatAck {
@@ -530,6 +617,44 @@ impl Desired {
             "DESIRED_UNSPECIFIED" => Some(Self::Unspecified),
             "DESIRED_RUN" => Some(Self::Run),
             "DESIRED_STOP" => Some(Self::Stop),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DependencyKind {
+    Unspecified = 0,
+    ConfigMap = 1,
+    Secret = 2,
+    ImagePullSecret = 3,
+    ServiceAccount = 4,
+    PersistentVolumeClaim = 5,
+}
+impl DependencyKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "DEPENDENCY_KIND_UNSPECIFIED",
+            Self::ConfigMap => "CONFIG_MAP",
+            Self::Secret => "SECRET",
+            Self::ImagePullSecret => "IMAGE_PULL_SECRET",
+            Self::ServiceAccount => "SERVICE_ACCOUNT",
+            Self::PersistentVolumeClaim => "PERSISTENT_VOLUME_CLAIM",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DEPENDENCY_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "CONFIG_MAP" => Some(Self::ConfigMap),
+            "SECRET" => Some(Self::Secret),
+            "IMAGE_PULL_SECRET" => Some(Self::ImagePullSecret),
+            "SERVICE_ACCOUNT" => Some(Self::ServiceAccount),
+            "PERSISTENT_VOLUME_CLAIM" => Some(Self::PersistentVolumeClaim),
             _ => None,
         }
     }

@@ -3,9 +3,11 @@
 //! Owns the way from a spec to gangs. Pure; assumes nothing that validation has not checked, and
 //! never panics on what it would refuse.
 
-use serde_json::Value;
+use std::borrow::Cow;
 
-use super::{FederatedJob, Gang, Role};
+use serde_json::{Value, json};
+
+use super::{FederatedJob, Flavor, Gang, Role};
 use crate::canonical;
 use crate::units::{MilliGpus, Millis, Resources};
 
@@ -46,6 +48,8 @@ pub struct RoleTemplate<'a> {
     pub required: Option<&'a str>,
     /// Level that should hold it.
     pub preferred: Option<&'a str>,
+    /// Pods that stay together, and the level that must hold them.
+    pub slice: Option<(u32, &'a str)>,
     /// Its pod template.
     pub template: &'a Value,
 }
@@ -129,6 +133,7 @@ impl FederatedJob {
             per_pod: role.per_pod(),
             required: rule.and_then(|rule| rule.required.as_deref()),
             preferred: rule.and_then(|rule| rule.preferred.as_deref()),
+            slice: rule.and_then(|rule| Some((rule.slice_size?, rule.slice_required.as_deref()?))),
             template: &role.template,
         }
     }
@@ -147,16 +152,65 @@ impl FederatedJob {
         one_copy.checked_mul(u64::from(self.spec.copies))
     }
 
-    /// SHA-256 of the canonical JSON of the role's pod template, or `None` when there is no such
-    /// role. Equal templates have equal hashes, whatever the order of their keys.
+    /// The pod template of a role as it runs on `flavor`: image, command and environment of its
+    /// first container are those of the flavor, where it names any. `None` when there is no such
+    /// role.
     #[must_use]
-    pub fn template_hash(&self, role: &str) -> Option<[u8; 32]> {
+    pub fn template_on(&self, role: &str, flavor: &str) -> Option<Cow<'_, Value>> {
         let role = self
             .spec
             .roles
             .iter()
             .find(|candidate| candidate.name == role)?;
-        Some(canonical::sha256(&role.template))
+        let choices = &self.spec.placement.flavors;
+        let choice = choices.iter().find(|choice| choice.name == flavor);
+        let Some(choice) = choice.filter(|choice| choice.has_overrides()) else {
+            return Some(Cow::Borrowed(&role.template));
+        };
+        let mut template = role.template.clone();
+        if let Some(container) = template.pointer_mut("/spec/containers/0") {
+            override_container(container, choice);
+        }
+        Some(Cow::Owned(template))
+    }
+
+    /// SHA-256 of the canonical JSON of the role's pod template on `flavor`, or `None` when there
+    /// is no such role. Equal templates have equal hashes, whatever the order of their keys.
+    #[must_use]
+    pub fn template_hash(&self, role: &str, flavor: &str) -> Option<[u8; 32]> {
+        Some(canonical::sha256(&*self.template_on(role, flavor)?))
+    }
+
+    /// What the job carries as one document, or `None` when it carries nothing.
+    #[must_use]
+    pub fn carried_document(&self) -> Option<Value> {
+        let carried = self.spec.carried.as_ref()?;
+        (!carried.is_empty())
+            .then(|| serde_json::to_value(carried).expect("texts under texts are JSON"))
+    }
+}
+
+/// Writes what a flavor says over a container. Variables that it names replace those of the same
+/// name, whatever they were taken from.
+fn override_container(container: &mut Value, choice: &Flavor) {
+    let Some(container) = container.as_object_mut() else {
+        return;
+    };
+    if let Some(image) = &choice.image {
+        container.insert("image".to_owned(), image.as_str().into());
+    }
+    if !choice.command.is_empty() {
+        container.insert("command".to_owned(), choice.command.clone().into());
+    }
+    if choice.env.is_empty() {
+        return;
+    }
+    let env = container.entry("env").or_insert_with(|| json!([]));
+    if let Some(list) = env.as_array_mut() {
+        let named = |entry: &Value| entry.get("name").and_then(Value::as_str).map(str::to_owned);
+        list.retain(|entry| named(entry).is_none_or(|name| !choice.env.contains_key(&name)));
+        let ours = choice.env.iter();
+        list.extend(ours.map(|(name, value)| json!({"name": name, "value": value})));
     }
 }
 

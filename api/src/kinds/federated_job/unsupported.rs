@@ -3,7 +3,7 @@
 //! Owns the list of refusals: work that would be accepted and never run as asked is worse than an
 //! error. An entry goes when the hub or the agent does what the field says.
 
-use super::{ClusterSpan, Dependencies, FederatedJob, FederatedJobSpec, PartitionRule};
+use super::{ClusterSpan, FederatedJob, FederatedJobSpec, PartitionRule};
 use crate::errors::FieldError;
 use crate::kinds::workload_class::CapacityType;
 use crate::validate::Findings;
@@ -29,14 +29,18 @@ pub(super) fn check(spec: &FederatedJobSpec, found: &mut Findings) {
         let message = "no replacement is started by this release: use Exclusive or Pinned";
         found.unsupported("spec.partitionRule", message);
     }
+    if spec.origin.is_some() {
+        let message = "is written by the hub for work that was made in a member cluster";
+        found.unsupported("spec.origin", message);
+    }
     if spec
         .dependencies
         .as_ref()
-        .is_some_and(|needs| *needs != Dependencies::default())
+        .is_some_and(|needs| !needs.data_sets.is_empty())
     {
-        let message = "what a job depends on is not looked for by this release: put it into the \
-                       clusters and name those in placement.clusters";
-        found.unsupported("spec.dependencies", message);
+        let message = "data sets are not looked for by this release: name the clusters that have \
+                       them in placement.clusters";
+        found.unsupported("spec.dependencies.dataSets", message);
     }
     if spec
         .checkpoint
@@ -74,12 +78,5 @@ fn check_placement(spec: &FederatedJobSpec, found: &mut Findings) {
         let message = "jurisdictions are not looked at by this release: name the regions in \
                        placement.regions";
         found.unsupported("spec.placement.jurisdiction", message);
-    }
-    for (index, flavor) in placement.flavors.iter().enumerate() {
-        if flavor.image.is_some() || !flavor.command.is_empty() {
-            let message = "images and commands per flavor are not set by this release: submit one \
-                           job per flavor";
-            found.unsupported(&format!("spec.placement.flavors[{index}]"), message);
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! what this release cannot do yet is in `unsupported`.
 
 use super::{
-    Checkpoint, Elasticity, FederatedJobSpec, Gang, Placement, Retry, Role, Schedule, unsupported,
+    Checkpoint, Elasticity, FederatedJobSpec, Gang, Role, Schedule, TopologyRule, unsupported,
 };
 use crate::errors::FieldReason;
 use crate::kinds::workload_class::MAX_PRIORITY;
@@ -72,6 +72,18 @@ impl Checked for FederatedJobSpec {
         if let Some(schedule) = &self.schedule {
             schedule.check(found);
         }
+        if let Some(policy) = &self.success_policy {
+            policy.check(&self.roles, found);
+        }
+        if let Some(needs) = &self.dependencies {
+            needs.check(found);
+        }
+        if let Some(carried) = &self.carried {
+            carried.check(found);
+        }
+        if let Some(origin) = &self.origin {
+            origin.check(found);
+        }
         self.retry.check(found);
         unsupported::check(self, found);
     }
@@ -90,12 +102,12 @@ impl Checked for FederatedJobSpec {
         found.unchanged("spec.copies", &self.copies, &new.copies, again);
         found.unchanged("spec.topology", &self.topology, &new.topology, again);
         found.unchanged("spec.elasticity", &self.elasticity, &new.elasticity, again);
-        found.unchanged(
-            "spec.dependencies",
-            &self.dependencies,
-            &new.dependencies,
-            again,
-        );
+        let (old_needs, new_needs) = (&self.dependencies, &new.dependencies);
+        found.unchanged("spec.dependencies", old_needs, new_needs, again);
+        found.unchanged("spec.carried", &self.carried, &new.carried, again);
+        found.unchanged("spec.origin", &self.origin, &new.origin, again);
+        let (old_rule, new_rule) = (&self.success_policy, &new.success_policy);
+        found.unchanged("spec.successPolicy", old_rule, new_rule, again);
         found.unchanged(
             "spec.partitionRule",
             &self.partition_rule,
@@ -278,15 +290,53 @@ impl FederatedJobSpec {
                 let message = format!("{:?} has two rules: put them into one", rule.role);
                 found.add(&format!("{path}.role"), FieldReason::Duplicate, message);
             }
-            if rule.required.is_none() && rule.preferred.is_none() {
+            if rule.required.is_none() && rule.preferred.is_none() && rule.slice_size.is_none() {
                 let message = "says nothing: give required, preferred or both, for example rack";
                 found.add(&path, FieldReason::Required, message);
             }
-            for (name, level) in [("required", &rule.required), ("preferred", &rule.preferred)] {
+            let levels = [
+                ("required", &rule.required),
+                ("preferred", &rule.preferred),
+                ("sliceRequired", &rule.slice_required),
+            ];
+            for (name, level) in levels {
                 if let Some(level) = level {
                     found.name(&format!("{path}.{name}"), level);
                 }
             }
+            self.check_slices(&path, rule, found);
+        }
+    }
+
+    /// Slices share the pods of a role without a remainder, at each size it may have.
+    fn check_slices(&self, path: &str, rule: &TopologyRule, found: &mut Findings) {
+        if rule.slice_size.is_some() != rule.slice_required.is_some() {
+            let message = "sliceSize and sliceRequired belong together: give both or none";
+            return found.invalid(&format!("{path}.sliceSize"), message);
+        }
+        let Some(size) = rule.slice_size.map(u64::from) else {
+            return;
+        };
+        let path = format!("{path}.sliceSize");
+        if size == 0 {
+            return found.impossible(&path, "is 0, must be at least 1 pod");
+        }
+        let Some(role) = self.roles.iter().find(|role| role.name == rule.role) else {
+            return;
+        };
+        let (min, max) = self.pods_of(role);
+        let elastic = self
+            .elasticity
+            .as_ref()
+            .filter(|elastic| elastic.role == role.name);
+        let step = elastic.map_or(size, |elastic| u64::from(elastic.step));
+        if !min.is_multiple_of(size) || !max.is_multiple_of(size) || !step.is_multiple_of(size) {
+            let message = format!(
+                "is {size}, which does not divide the {min} to {max} pods of role {:?} in steps \
+                 of {step}: some would be in no slice",
+                role.name
+            );
+            found.impossible(&path, message);
         }
     }
 }
@@ -301,7 +351,7 @@ fn check_size(path: &str, pods: u64, found: &mut Findings) {
     }
 }
 
-fn no_such_role(path: &str, name: &str, roles: &[Role]) -> crate::errors::FieldError {
+pub(super) fn no_such_role(path: &str, name: &str, roles: &[Role]) -> crate::errors::FieldError {
     let names = || roles.iter().map(|role| role.name.as_str());
     let message = format!(
         "there is no role {name:?}: it has {}",
@@ -379,56 +429,7 @@ impl Role {
     }
 }
 
-impl Placement {
-    fn check(&self, found: &mut Findings) {
-        if let Some(regions) = &self.regions {
-            if regions.ordered.is_empty() == regions.any_of.is_empty() {
-                let message = "give either ordered (best first) or anyOf, with at least one region";
-                found.invalid("spec.placement.regions", message);
-            }
-            found.names("spec.placement.regions.ordered", &regions.ordered);
-            found.names("spec.placement.regions.anyOf", &regions.any_of);
-        }
-        found.names("spec.placement.clusters", &self.clusters);
-        let flavors: Vec<String> = self
-            .flavors
-            .iter()
-            .map(|flavor| flavor.name.clone())
-            .collect();
-        found.names("spec.placement.flavors", &flavors);
-        for (index, flavor) in self.flavors.iter().enumerate() {
-            if flavor.speed.0 == 0 {
-                let path = format!("spec.placement.flavors[{index}].speed");
-                found.invalid(
-                    &path,
-                    "is 0, so the job would never end: leave the flavor out",
-                );
-            }
-        }
-        if self.split.is_some() != (self.cluster_span == super::ClusterSpan::Split) {
-            let message = "clusterSpan: Split and split belong together: give both or none";
-            found.invalid("spec.placement.split", message);
-        }
-        if self
-            .split
-            .is_some_and(|split| split.max_clusters < 2 || split.min_per_cluster == 0)
-        {
-            let message = "needs maxClusters of at least 2 and minPerCluster of at least 1";
-            found.invalid("spec.placement.split", message);
-        }
-        for (index, source) in self.data.iter().enumerate() {
-            let path = format!("spec.placement.data[{index}]");
-            check_uri(&format!("{path}.uri"), &source.uri, found);
-            found.names(&format!("{path}.regions"), &source.regions);
-        }
-        found.text(
-            "spec.placement.jurisdiction",
-            self.jurisdiction.as_deref().unwrap_or_default(),
-        );
-    }
-}
-
-fn check_uri(path: &str, uri: &str, found: &mut Findings) {
+pub(super) fn check_uri(path: &str, uri: &str, found: &mut Findings) {
     match uri.split_once("://") {
         Some((scheme, rest)) if !scheme.is_empty() && !rest.is_empty() => found.text(path, uri),
         Some(_) | None => {
@@ -535,33 +536,6 @@ impl Schedule {
         }
         if let Some(window) = &self.window {
             found.name("spec.schedule.window", window);
-        }
-    }
-}
-
-impl Retry {
-    fn check(&self, found: &mut Findings) {
-        if self.max_restarts > MAX_RESTARTS {
-            let message = format!("is {}, must be at most {MAX_RESTARTS}", self.max_restarts);
-            found.invalid("spec.retry.maxRestarts", message);
-        }
-        let mut seen = std::collections::BTreeSet::new();
-        for (index, rule) in self.exit_codes.iter().enumerate() {
-            let path = format!("spec.retry.exitCodes[{index}].codes");
-            if rule.codes.is_empty() {
-                found.add(&path, FieldReason::Required, "must have at least one code");
-            }
-            for code in &rule.codes {
-                if !(1..=255).contains(code) {
-                    found.invalid(&path, format!("{code} is no exit code from 1 to 255"));
-                } else if !seen.insert(code) {
-                    found.add(
-                        &path,
-                        FieldReason::Duplicate,
-                        format!("{code} is there twice"),
-                    );
-                }
-            }
         }
     }
 }

@@ -1,0 +1,212 @@
+//! Where a job may run: regions, clusters, hardware, data, law.
+//!
+//! Owns these fields and their checks. What this release cannot do of them is in `unsupported`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::validate::check_uri;
+use crate::kinds::workload_class::CapacityType;
+use crate::quantity::{SPEED_UNIT, Speed};
+use crate::validate::Findings;
+
+/// Where a job may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    /// Regions; absent allows all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regions: Option<RegionChoice>,
+    /// Clusters; empty allows all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<String>,
+    /// Hardware that it accepts, best first; empty accepts all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flavors: Vec<Flavor>,
+    /// Capacity that it may stand on; empty = what its class may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capacity: Vec<CapacityType>,
+    /// Whether a gang may be spread over clusters.
+    #[serde(default)]
+    pub cluster_span: ClusterSpan,
+    /// How it is spread; only with `clusterSpan: Split`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<Split>,
+    /// What is best.
+    #[serde(default)]
+    pub objective: Objective,
+    /// Data that it reads, and where that is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<DataSource>,
+    /// Law under which it must run: `EU`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jurisdiction: Option<String>,
+}
+
+/// Regions that a job accepts: exactly one of the two lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RegionChoice {
+    /// Best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ordered: Vec<String>,
+    /// All alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub any_of: Vec<String>,
+}
+
+impl RegionChoice {
+    /// The names, in the order in which they were written.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.ordered.iter().chain(&self.any_of).map(String::as_str)
+    }
+}
+
+/// Hardware that a job accepts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Flavor {
+    /// Name of the flavor.
+    pub name: String,
+    /// How fast the job is on it, as a decimal; absent = `"1"`.
+    #[serde(default = "full_speed")]
+    pub speed: Speed,
+    /// Image of the first container on this flavor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Command of the first container on this flavor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Environment of the first container on this flavor, over what the template says.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+}
+
+impl Flavor {
+    /// True when pods differ on this flavor from what their template says.
+    #[must_use]
+    pub fn has_overrides(&self) -> bool {
+        self.image.is_some() || !self.command.is_empty() || !self.env.is_empty()
+    }
+}
+
+fn full_speed() -> Speed {
+    Speed(SPEED_UNIT)
+}
+
+/// Whether a gang may be spread over clusters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ClusterSpan {
+    /// One cluster holds it whole.
+    #[default]
+    Single,
+    /// Several clusters hold a part each; all parts start or none.
+    Split,
+}
+
+/// How a gang is spread over clusters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Split {
+    /// Most clusters it is spread over.
+    pub max_clusters: u32,
+    /// Fewest pods in each.
+    pub min_per_cluster: u32,
+}
+
+/// What is best.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Objective {
+    /// Least cost to finish.
+    Cheapest,
+    /// Earliest end.
+    Soonest,
+    /// Both count.
+    #[default]
+    Balanced,
+}
+
+/// Data that a job reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DataSource {
+    /// Where it is: `s3://corpus-v3`.
+    pub uri: String,
+    /// Regions that hold a copy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<String>,
+    /// Its size in gigabytes.
+    #[serde(default, rename = "sizeGB", skip_serializing_if = "Option::is_none")]
+    pub size_gb: Option<u64>,
+}
+
+impl Placement {
+    pub(super) fn check(&self, found: &mut Findings) {
+        if let Some(regions) = &self.regions {
+            if regions.ordered.is_empty() == regions.any_of.is_empty() {
+                let message = "give either ordered (best first) or anyOf, with at least one region";
+                found.invalid("spec.placement.regions", message);
+            }
+            found.names("spec.placement.regions.ordered", &regions.ordered);
+            found.names("spec.placement.regions.anyOf", &regions.any_of);
+        }
+        found.names("spec.placement.clusters", &self.clusters);
+        let flavors: Vec<String> = self
+            .flavors
+            .iter()
+            .map(|flavor| flavor.name.clone())
+            .collect();
+        found.names("spec.placement.flavors", &flavors);
+        for (index, flavor) in self.flavors.iter().enumerate() {
+            if flavor.speed.0 == 0 {
+                let path = format!("spec.placement.flavors[{index}].speed");
+                found.invalid(
+                    &path,
+                    "is 0, so the job would never end: leave the flavor out",
+                );
+            }
+            flavor.check_env(&format!("spec.placement.flavors[{index}].env"), found);
+        }
+        if self.split.is_some() != (self.cluster_span == ClusterSpan::Split) {
+            let message = "clusterSpan: Split and split belong together: give both or none";
+            found.invalid("spec.placement.split", message);
+        }
+        if self
+            .split
+            .is_some_and(|split| split.max_clusters < 2 || split.min_per_cluster == 0)
+        {
+            let message = "needs maxClusters of at least 2 and minPerCluster of at least 1";
+            found.invalid("spec.placement.split", message);
+        }
+        for (index, source) in self.data.iter().enumerate() {
+            let path = format!("spec.placement.data[{index}]");
+            check_uri(&format!("{path}.uri"), &source.uri, found);
+            found.names(&format!("{path}.regions"), &source.regions);
+        }
+        found.text(
+            "spec.placement.jurisdiction",
+            self.jurisdiction.as_deref().unwrap_or_default(),
+        );
+    }
+}
+
+/// Most variables of one flavor.
+const MAX_ENV: usize = 64;
+
+impl Flavor {
+    fn check_env(&self, path: &str, found: &mut Findings) {
+        found.too_many(path, self.env.len(), MAX_ENV);
+        for (name, value) in &self.env {
+            let fits = |c: char| c.is_ascii_graphic() && c != '=';
+            if name.is_empty() || !name.chars().all(fits) {
+                let short: String = name.chars().take(64).collect();
+                found.invalid(path, format!("{short:?} is no name of a variable"));
+            }
+            if value.len() > 4096 {
+                let message = format!("{name} has {} bytes, at most 4096", value.len());
+                found.invalid(path, message);
+            }
+        }
+    }
+}
