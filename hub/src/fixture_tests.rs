@@ -51,8 +51,7 @@ impl Fixture {
             "Region",
             &json!({"timeZone": "Europe/Dublin"}),
         );
-        let cluster = json!({"region": "eu", "backend": "Simulated"});
-        fixture.object("memberclusters/-/euw-a", "MemberCluster", &cluster);
+        fixture.cluster(&json!({}));
         let size = Some(v1::Resources {
             milli_gpus: 8_000,
             milli_cpus: 96_000,
@@ -87,6 +86,13 @@ impl Fixture {
             .expect("just made");
         cluster.heard = Some(heard);
         fixture
+    }
+
+    /// Declares `euw-a`, with `extra` in its spec.
+    pub(crate) fn cluster(&mut self, extra: &Value) {
+        let mut spec = json!({"region": "eu", "backend": "Simulated"});
+        merge(&mut spec, extra);
+        self.object("memberclusters/-/euw-a", "MemberCluster", &spec);
     }
 
     /// The circumstances of a decision in the fixture.

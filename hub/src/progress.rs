@@ -27,6 +27,9 @@ pub struct JobProgress {
     /// Gangs that were placed before and wait again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tried: BTreeMap<u32, Tried>,
+    /// Clusters that lack what the job depends on.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lacking: BTreeMap<String, Lack>,
     /// When the first gang first ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
@@ -37,6 +40,22 @@ pub struct JobProgress {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_failure: String,
 }
+
+/// What a cluster lacks of what a job depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lack {
+    /// What is missing, for a person.
+    pub message: String,
+    /// How often in a row it was.
+    pub times: u32,
+    /// Looked for again from then on.
+    pub until: UnixMillis,
+}
+
+/// Clusters of which a job keeps what they lack; beyond that the oldest news goes. A job is tried
+/// in a few clusters a minute, and the record must stay small.
+const MAX_LACKING: usize = 64;
 
 /// What earlier placements of a gang leave behind. Stored as a list of four numbers: a job of
 /// thousands of gangs that all wait again must fit one value.
@@ -80,6 +99,13 @@ pub const PAUSE: BackOff = BackOff {
     limit: Span(Millis::seconds(300)),
 };
 
+/// Pause before a cluster that lacked a dependency is asked again: somebody creates what is
+/// missing within seconds of reading about it, or next week.
+const LOOK_AGAIN: BackOff = BackOff {
+    initial: Span(Millis::seconds(10)),
+    limit: Span(Millis::seconds(300)),
+};
+
 impl Tried {
     /// Counts an ended placement of `epoch`; the next waits the longer, the more there were.
     pub fn again(&mut self, epoch: Epoch, spends_restart: bool, now: UnixMillis, pause: BackOff) {
@@ -91,6 +117,21 @@ impl Tried {
 }
 
 impl JobProgress {
+    /// Notes what `cluster` lacks; it is looked for again the later, the more often it was missing.
+    pub fn lacks(&mut self, cluster: &str, message: String, now: UnixMillis) {
+        let lack = self.lacking.entry(cluster.to_owned()).or_default();
+        lack.times = lack.times.saturating_add(1);
+        lack.until = now.after(LOOK_AGAIN.after(lack.times));
+        lack.message = message;
+        while self.lacking.len() > MAX_LACKING {
+            let oldest = self.lacking.iter().min_by_key(|(_, lack)| lack.until);
+            let Some(name) = oldest.map(|(name, _)| name.clone()) else {
+                return;
+            };
+            self.lacking.remove(&name);
+        }
+    }
+
     /// The epoch of the gang's next placement; `None` when the counter is used up.
     #[must_use]
     pub fn next_epoch(&self, index: u32, generation: StoreGeneration) -> Option<Epoch> {

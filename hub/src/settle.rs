@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use meridian_api::ids::{GangId, Uid};
-use meridian_api::kinds::federated_job::{ExitAction, Retry};
+use meridian_api::kinds::federated_job::{CauseAction, EndCause, ExitAction, Retry};
 use meridian_api::units::UnixMillis;
 use meridian_policies::lifecycle::{
     self, DrainReason, Effect, Event, Failure, Illegal, Next, Outcome, Step,
@@ -77,9 +77,16 @@ pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Optio
         None => Event::DeleteRequested,
         Some(job) if job.is_deleting() => Event::DeleteRequested,
         Some(job) if job.object.spec.suspend => Event::SuspendRequested,
+        Some(_) if is_drained(model, &record.cluster) => Event::EvacuationRequested,
         Some(_) => return None,
     };
     try_event(model, job, record, wish, now, None)
+}
+
+/// True when a person drains the cluster.
+fn is_drained(model: &Model, cluster: &str) -> bool {
+    let declared = model.catalog.clusters.get(cluster);
+    declared.is_some_and(|cluster| cluster.value.spec.drained)
 }
 
 /// The change that `event` makes, if it is news.
@@ -126,8 +133,11 @@ fn observation(job: Option<&Job>, index: u32, seen: &Seen) -> Event {
 
 fn failure(job: Option<&Job>, index: u32, seen: &Seen) -> Failure {
     match seen.reason.as_str() {
-        // Its pods were taken away by somebody else: as little the job's doing as a lost node.
-        "NodeLost" | "Interrupted" => Failure::NodeLost,
+        "NodeLost" => cause(job, index, EndCause::NodeLost),
+        // Taken away by somebody else, or by a node that was short of something.
+        "Interrupted" | "Evicted" => cause(job, index, EndCause::Evicted),
+        "DeviceFault" => cause(job, index, EndCause::DeviceFault),
+        "DependencyMissing" => Failure::DependencyMissing,
         "PlaceTimeout" => Failure::PlaceTimeout,
         "PlacementRefused" => Failure::NotAdmitted,
         "RuntimeExceeded" => Failure::RuntimeExceeded,
@@ -137,6 +147,26 @@ fn failure(job: Option<&Job>, index: u32, seen: &Seen) -> Failure {
             exit(job, index, seen.exit_code)
         }),
     }
+}
+
+/// What an end means that is not the job's own doing: its rules, else it costs nothing.
+fn cause(job: Option<&Job>, index: u32, cause: EndCause) -> Failure {
+    let Some(job) = job else {
+        return Failure::NodeLost;
+    };
+    match job.object.spec.retry.on(cause) {
+        CauseAction::Restart => Failure::NodeLost,
+        CauseAction::Fail => Failure::Exit { restarts_left: 0 },
+        CauseAction::Count => Failure::Exit {
+            restarts_left: restarts_left(job, index),
+        },
+    }
+}
+
+fn restarts_left(job: &Job, index: u32) -> u32 {
+    let tried = job.progress.tried.get(&index);
+    let used = tried.map_or(0, |tried| tried.restarts);
+    job.object.spec.retry.max_restarts.saturating_sub(used)
 }
 
 /// What an exit code means for the job: its rules first, then its budget of restarts.
@@ -150,16 +180,9 @@ fn exit(job: &Job, index: u32, code: i32) -> Failure {
         Some(ExitAction::Fail) => Failure::Exit { restarts_left: 0 },
         // It starts again without using a restart: as after a lost node.
         Some(ExitAction::Restart) => Failure::NodeLost,
-        None => {
-            let used = job
-                .progress
-                .tried
-                .get(&index)
-                .map_or(0, |tried| tried.restarts);
-            Failure::Exit {
-                restarts_left: retry.max_restarts.saturating_sub(used),
-            }
-        }
+        None => Failure::Exit {
+            restarts_left: restarts_left(job, index),
+        },
     }
 }
 
@@ -253,16 +276,22 @@ fn apply_effects(
             Effect::JobGangRunning { at } => {
                 let started = seen.and_then(|seen| seen.started).unwrap_or(*at);
                 progress.started.get_or_insert(started);
+                progress.lacking.remove(&record.cluster);
             }
             Effect::RequeueGang {
                 after,
                 spends_restart,
             } => {
-                let tried = progress.tried.entry(index).or_default();
-                // A person who suspends a job and resumes it waits for nobody.
-                let asked = matches!(record.state, lifecycle::State::Draining(_));
+                let lacks = seen.is_some_and(|seen| seen.reason == "DependencyMissing");
+                if lacks {
+                    progress.lacks(&record.cluster, message.clone(), now);
+                }
+                // What a person asked for waits for nobody, and what is missing in one cluster may
+                // be there in the next.
+                let asked = lacks || matches!(record.state, lifecycle::State::Draining(_));
                 let at = if asked { UnixMillis::ZERO } else { now };
                 let pause = retry.back_off.unwrap_or(PAUSE);
+                let tried = progress.tried.entry(index).or_default();
                 tried.again(*after, *spends_restart, at, pause);
                 progress.last_failure.clone_from(&message);
             }
@@ -303,6 +332,10 @@ fn told(
         Next::In(lifecycle::State::Draining(DrainReason::Suspended)) => Some((
             "Stopping",
             format!("{place} is being stopped: its job is suspended"),
+        )),
+        Next::In(lifecycle::State::Draining(DrainReason::Evacuated)) => Some((
+            "Stopping",
+            format!("{place} is being stopped: its cluster is drained"),
         )),
         Next::In(lifecycle::State::Starting) => None,
         Next::Ended(Outcome::Succeeded) => Some(("Succeeded", format!("{place} is done"))),

@@ -3,6 +3,7 @@
 use meridian_api::ids::StoreGeneration;
 use meridian_api::kinds::federated_job::status::Phase;
 use meridian_policies::lifecycle::{DrainReason, State};
+use meridian_policies::model::ClusterIx;
 use meridian_proto::v1::{self, GangStep};
 use meridian_store::keys;
 use serde_json::json;
@@ -125,6 +126,57 @@ fn a_deleted_job_drains_then_goes_whole() {
     assert!(deletes(&change, &job.part(Part::Spec)) && deletes(&change, &job.part(Part::Status)));
     fixture.carry_out(&change);
     assert!(fixture.model.job(JOB).is_none());
+}
+
+#[test]
+fn a_gang_looks_elsewhere_at_once_for_what_one_cluster_lacks() {
+    let mut fixture = placed(State::Starting);
+    fixture.saw(0, FIRST, GangStep::Failed, "DependencyMissing");
+    fixture.carry_out(&settle(&fixture).expect("news"));
+    let progress = &fixture.model.job(JOB).expect("it is there").progress;
+    assert!(progress.tried[&0].not_before <= NOW);
+    assert!(progress.lacking["euw-a"].until > NOW);
+    let labelled = fixture.model.snapshot(Fixture::situation());
+    let waiting = labelled.snapshot.waiting.first().expect("it waits");
+    assert_eq!(waiting.lacking[0].cluster, ClusterIx(0));
+    assert_eq!(
+        fixture.model.next_try(NOW),
+        Some(progress.lacking["euw-a"].until)
+    );
+}
+
+#[test]
+fn a_rule_decides_what_an_eviction_costs() {
+    let evicted = |retry: serde_json::Value| {
+        let mut fixture = placed(State::Running);
+        fixture.job(&json!({"retry": retry}), &json!({}));
+        fixture.saw(0, FIRST, GangStep::Failed, "Evicted");
+        fixture.carry_out(&settle(&fixture).expect("news"));
+        let progress = &fixture.model.job(JOB).expect("it is there").progress;
+        let tried = progress.tried.get(&0).copied().unwrap_or_default();
+        (progress.failed.contains(0), tried.restarts)
+    };
+    let rule = |action: &str| json!([{"cause": "Evicted", "action": action}]);
+    assert_eq!(evicted(json!({})), (false, 0));
+    assert_eq!(evicted(json!({"causes": rule("Fail")})), (true, 0));
+    let counted = json!({"maxRestarts": 1, "causes": rule("Count")});
+    assert_eq!(evicted(counted), (false, 1));
+    assert_eq!(evicted(json!({"causes": rule("Count")})), (true, 0));
+}
+
+#[test]
+fn a_drained_cluster_sends_its_gangs_back_to_the_queue() {
+    let mut fixture = placed(State::Running);
+    fixture.cluster(&json!({"drained": true}));
+    assert!(fixture.model.take_unsettled().0.contains(&gang(0)));
+    fixture.carry_out(&settle(&fixture).expect("a wish"));
+    let row = fixture.model.placement(gang(0)).expect("until the proof");
+    assert_eq!(row.record.state, State::Draining(DrainReason::Evacuated));
+    fixture.saw(0, FIRST, GangStep::Stopped, "");
+    fixture.carry_out(&settle(&fixture).expect("the proof"));
+    assert!(fixture.model.waiting().contains(&gang(0)));
+    let labelled = fixture.model.snapshot(Fixture::situation());
+    assert!(labelled.snapshot.clusters[0].cordoned);
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn regions(model: &Model, situation: Situation) -> BTreeMap<String, RegionStatus
             continue;
         };
         let heard = state.contact(situation.boot, situation.terms) == Contact::Ready;
-        *ready += u32::from(heard && !cluster.value.spec.cordoned);
+        *ready += u32::from(heard && cluster.value.spec.is_open());
         let (all, free, out) = state.gpus();
         let GpuCounts {
             total: sum,

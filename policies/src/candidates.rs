@@ -3,7 +3,7 @@
 //! Owns the rules on regions, clusters, classes and flavors, and the order of preference among
 //! them. Never looks at shapes or quota.
 
-use crate::model::{Cluster, ClusterIx, Contact, Pool, Snapshot, Waiting};
+use crate::model::{Cluster, ClusterIx, Contact, Lacking, Pool, Snapshot, Waiting};
 
 /// Why a pool of an allowed cluster is none for a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,11 @@ pub(crate) struct Preference {
 pub(crate) fn allows_cluster(gang: &Waiting, ix: ClusterIx, cluster: &Cluster) -> bool {
     (gang.regions.is_empty() || gang.regions.contains(&cluster.region))
         && (gang.clusters.is_empty() || gang.clusters.contains(&ix))
+}
+
+/// What of the job's dependencies the cluster lacks, as far as is known.
+pub(crate) fn lacks(gang: &Waiting, ix: ClusterIx) -> Option<&Lacking> {
+    gang.lacking.iter().find(|lacking| lacking.cluster == ix)
 }
 
 /// True when the cluster takes new work.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use meridian_api::reasons::Reason;
 use meridian_api::units::MilliGpus;
 
-use crate::candidates::{Barred, allows_cluster, preference};
+use crate::candidates::{Barred, allows_cluster, lacks, preference};
 use crate::decide::{Round, accepted};
 use crate::diagnosis::{amount, cards, diagnose, fits_when_empty};
 use crate::fit::fit;
@@ -189,6 +189,10 @@ fn places(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> {
         }
         allowed += 1;
         causes.extend(closed(cluster, cluster_ix));
+        causes.extend(lacks(gang, cluster_ix).map(|lacking| Cause {
+            cluster: Some(cluster_ix),
+            ..plain(Reason::DependencyMissing, lacking.message.clone())
+        }));
         let mut flavor_matches = false;
         for (pool, pool_ix) in snapshot.pools.iter().zip((0..).map(PoolIx)) {
             if pool.cluster != cluster_ix {

@@ -123,6 +123,13 @@ fn allowed(snapshot: &Snapshot, gang: &Waiting, placed: &Placed, found: &mut Fou
     if cluster.contact != Contact::Ready {
         refuse("S20", "whose agent is not heard");
     }
+    if gang
+        .lacking
+        .iter()
+        .any(|lacking| lacking.cluster == pool.cluster)
+    {
+        refuse("S20", "which lacks what it depends on");
+    }
     if gang.suspended {
         refuse("S20", "though it is suspended");
     }

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::units::MilliGpus;
 
-use crate::candidates::{Preference, allows_cluster, is_open, preference};
+use crate::candidates::{Preference, allows_cluster, is_open, lacks, preference};
 use crate::causes;
 use crate::fit::{Fit, fit};
 use crate::model::{
-    Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, Placed, Plan, PoolIx, RegionIx, Score,
-    Shape, Snapshot, TenantIx, Waiting, WaitingIx,
+    Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, Lacking, Placed, Plan, PoolIx, RegionIx,
+    Score, Shape, Snapshot, TenantIx, Waiting, WaitingIx,
 };
 use crate::order;
 use crate::quota::{Ledger, Reach, gpus_per_job};
@@ -166,7 +166,9 @@ impl<'a> Round<'a> {
             let pool = self.open[place];
             let source = &self.snapshot.pools[pool.index()];
             let cluster = &self.snapshot.clusters[source.cluster.index()];
-            if !allows_cluster(gang, source.cluster, cluster) {
+            if !allows_cluster(gang, source.cluster, cluster)
+                || lacks(gang, source.cluster).is_some()
+            {
                 continue;
             }
             let Ok(preference) = preference(self.snapshot, gang, source) else {
@@ -331,6 +333,7 @@ type KindKey<'a> = (
     Vec<(FlavorIx, u32)>,
     &'a [RegionIx],
     &'a [ClusterIx],
+    &'a [Lacking],
     MilliGpus,
 );
 
@@ -348,6 +351,7 @@ fn kinds(snapshot: &Snapshot) -> (Vec<Kind>, Vec<u32>) {
             gang.flavors.iter().map(flavor).collect(),
             gang.regions.as_slice(),
             gang.clusters.as_slice(),
+            gang.lacking.as_slice(),
             gang.job_gpus,
         );
         let next = u32::try_from(by_key.len()).unwrap_or(u32::MAX);

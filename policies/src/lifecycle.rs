@@ -4,9 +4,9 @@
 //! the caller carries out the effects in the txn that writes the next state.
 //!
 //! ```text
-//!            Running                 delete, suspend
+//!            Running            delete, suspend, evacuate
 //! Starting ───────────▶ Running ───────────┐
-//!    │  delete, suspend    │               ▼
+//!    │ delete, suspend, …  │               ▼
 //!    ├─────────────────────┼───────────▶ Draining(why)
 //!    │ ended by itself     │ likewise      │ ended, or stopped (the proof)
 //!    ▼                     ▼               ▼
@@ -27,6 +27,8 @@ pub enum DrainReason {
     Deleted,
     /// A person suspended its job; it comes back when the job is resumed.
     Suspended,
+    /// A person drains its cluster; it comes back elsewhere.
+    Evacuated,
 }
 
 /// Where a placement stands.
@@ -58,6 +60,8 @@ pub enum Failure {
     PlaceTimeout,
     /// The cluster did not admit it.
     NotAdmitted,
+    /// What its job depends on is not in the cluster; nothing was held.
+    DependencyMissing,
     /// It ran longer than it may.
     RuntimeExceeded,
     /// It ended with an exit code other than zero.
@@ -105,6 +109,8 @@ pub enum Event {
     DeleteRequested,
     /// A person suspends the job.
     SuspendRequested,
+    /// A person drains the cluster.
+    EvacuationRequested,
 }
 
 /// How a placement ended.
@@ -198,6 +204,7 @@ pub fn step(placement: &Placement, event: Event, now: UnixMillis) -> Result<Tran
     match event {
         Event::DeleteRequested => Ok(wish(state, DrainReason::Deleted)),
         Event::SuspendRequested => Ok(wish(state, DrainReason::Suspended)),
+        Event::EvacuationRequested => Ok(wish(state, DrainReason::Evacuated)),
         Event::Observed {
             epoch: observed, ..
         }
@@ -214,13 +221,14 @@ pub fn step(placement: &Placement, event: Event, now: UnixMillis) -> Result<Tran
     }
 }
 
-/// A person wants it gone or aside. Deleting outdoes suspending, never the other way round.
+/// A person wants it gone, aside or elsewhere. Each outdoes those after it, never the other way
+/// round: the order of the reasons' declaration.
 fn wish(state: State, reason: DrainReason) -> Transition {
     match (state, reason) {
         (State::Starting | State::Running, _) => {
             moves(State::Draining(reason), vec![Effect::SendStop(reason)])
         }
-        (State::Draining(DrainReason::Suspended), DrainReason::Deleted) => {
+        (State::Draining(present), _) if reason < present => {
             moves(State::Draining(reason), Vec::new())
         }
         (State::Draining(_), _) => stays(state),
@@ -248,16 +256,18 @@ fn observed(state: State, step: Step, epoch: Epoch, now: UnixMillis) -> Transiti
             Step::Succeeded | Step::Failed(_) | Step::Stopped,
         ) => ended(Outcome::Deleted, Effect::JobGangGone),
         (_, Step::Succeeded) => ended(Outcome::Succeeded, Effect::JobGangSucceeded { at: now }),
-        (State::Draining(DrainReason::Suspended), Step::Failed(_)) | (_, Step::Stopped) => {
-            requeued(epoch, false)
-        }
+        (State::Draining(DrainReason::Suspended | DrainReason::Evacuated), Step::Failed(_))
+        | (_, Step::Stopped) => requeued(epoch, false),
         (State::Starting | State::Running, Step::Failed(failure)) => failed(failure, epoch, now),
     }
 }
 
 fn failed(failure: Failure, epoch: Epoch, now: UnixMillis) -> Transition {
     match failure {
-        Failure::NodeLost | Failure::PlaceTimeout | Failure::NotAdmitted => requeued(epoch, false),
+        Failure::NodeLost
+        | Failure::PlaceTimeout
+        | Failure::NotAdmitted
+        | Failure::DependencyMissing => requeued(epoch, false),
         Failure::Exit { restarts_left: 1.. } => requeued(epoch, true),
         Failure::Exit { restarts_left: 0 } | Failure::RuntimeExceeded => {
             ended(Outcome::Failed, Effect::JobGangFailed { failure, at: now })

@@ -238,6 +238,8 @@ pub struct Waiting {
     pub regions: Vec<RegionIx>,
     /// Clusters it may run in; empty allows all.
     pub clusters: Vec<ClusterIx>,
+    /// Clusters that lack what its job depends on, as their agents said.
+    pub lacking: Vec<Lacking>,
     /// What must start together.
     pub shape: GangShape,
     /// GPUs of the whole job, for `gpus_per_job`.
@@ -246,6 +248,15 @@ pub struct Waiting {
     pub next_epoch: Epoch,
     /// Revision of the spec it was read from.
     pub spec_revision: Revision,
+}
+
+/// A cluster that lacks what a job depends on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Lacking {
+    /// Which.
+    pub cluster: ClusterIx,
+    /// What is missing there, for a person.
+    pub message: String,
 }
 
 /// A flavor that a job accepts.

@@ -37,6 +37,9 @@ pub struct MemberClusterSpec {
     /// Closed to new work by a person.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cordoned: bool,
+    /// Emptied by a person: closed to new work, and what runs there is stopped and goes elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
     /// What its agent places gangs on.
     #[serde(default)]
     pub backend: Backend,
@@ -241,6 +244,12 @@ impl Checked for MemberClusterSpec {
 }
 
 impl MemberClusterSpec {
+    /// True when a person lets new work in.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        !self.cordoned && !self.drained
+    }
+
     fn check_silence(&self, found: &mut Findings) {
         // Below two beats every cluster would flap.
         let least = Millis::seconds(5);

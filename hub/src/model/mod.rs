@@ -235,10 +235,16 @@ impl Model {
         self.changed = true;
         match change {
             catalog::Changed::Cluster(name) => {
-                if !self.catalog.clusters.contains_key(name) {
+                let Some(cluster) = self.catalog.clusters.get(name) else {
                     // A cluster of that name which is added later is another.
                     self.fleet.clusters.remove(name);
                     self.removed_clusters.insert(name.clone());
+                    return;
+                };
+                if cluster.value.spec.drained {
+                    let there = self.placements.iter();
+                    let there = there.filter(|(_, row)| row.record.cluster == *name);
+                    self.unsettled.extend(there.map(|(gang, _)| *gang));
                 }
             }
             catalog::Changed::Policy => {}

@@ -14,8 +14,8 @@ use meridian_api::reasons::Reason;
 use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
-    Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held, Pool, Quota,
-    RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
+    Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held, Lacking, Pool,
+    Quota, RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
 };
 use meridian_policies::shapes;
 
@@ -109,7 +109,7 @@ impl Model {
                 troubled.push((*gang, pausing(tried, situation.now)));
                 continue;
             }
-            match self.waiting_row(&ordinals, job, *gang) {
+            match self.waiting_row(&ordinals, job, *gang, situation.now) {
                 Ok(row) => snapshot.waiting.push(row),
                 Err(trouble) => troubled.push((*gang, trouble)),
             }
@@ -122,11 +122,14 @@ impl Model {
 
     /// When the first gang that rests may be tried again.
     pub(crate) fn next_try(&self, now: UnixMillis) -> Option<UnixMillis> {
-        let resting = self.waiting.iter().filter_map(|gang| {
-            let tried = self.jobs.get(&gang.job)?.progress.tried.get(&gang.index)?;
-            Some(tried.not_before).filter(|at| *at > now)
+        let next = self.waiting.iter().filter_map(|gang| {
+            let progress = &self.jobs.get(&gang.job)?.progress;
+            let tried = progress.tried.get(&gang.index);
+            let rest = tried.map(|tried| tried.not_before).into_iter();
+            let looks = progress.lacking.values().map(|lack| lack.until);
+            rest.chain(looks).filter(|at| *at > now).min()
         });
-        resting.min()
+        next.min()
     }
 
     /// The snapshot in which `job` had been submitted just now, and the UID it has there.
@@ -146,10 +149,12 @@ impl Model {
                 job: HYPOTHETICAL,
                 index,
             };
-            labelled
-                .snapshot
-                .waiting
-                .push(self.waiting_row(&ordinals, &job, gang)?);
+            labelled.snapshot.waiting.push(self.waiting_row(
+                &ordinals,
+                &job,
+                gang,
+                situation.now,
+            )?);
         }
         Ok((labelled, HYPOTHETICAL))
     }
@@ -235,7 +240,7 @@ impl Model {
                 // Admission lets no cluster in without its region, nor a region go before it.
                 region: region.unwrap_or_default(),
                 contact: state.map_or(Contact::Lost, contact),
-                cordoned: cluster.value.spec.cordoned || region.is_none(),
+                cordoned: !cluster.value.spec.is_open() || region.is_none(),
             });
         }
         rows
@@ -359,6 +364,7 @@ impl Model {
         ordinals: &Ordinals,
         job: &Job,
         gang: GangId,
+        now: UnixMillis,
     ) -> Result<Waiting, Trouble> {
         let spec = &job.object.spec;
         self.check_fit(job)?;
@@ -413,12 +419,26 @@ impl Model {
             flavors: accepted_flavors(ordinals, job)?,
             regions: regions.collect::<Result<_, _>>()?,
             clusters: clusters.collect::<Result<_, _>>()?,
+            lacking: lacking(ordinals, job, now),
             shape: row.shape.clone(),
             job_gpus: job.object.total_gpus().unwrap_or(MilliGpus(u64::MAX)),
             next_epoch: epoch,
             spec_revision: job.spec_revision,
         })
     }
+}
+
+/// Clusters that an agent lately said to lack what the job depends on.
+fn lacking(ordinals: &Ordinals, job: &Job, now: UnixMillis) -> Vec<Lacking> {
+    let known = job.progress.lacking.iter();
+    let fresh = known.filter(|(_, lack)| lack.until > now);
+    let row = fresh.filter_map(|(cluster, lack)| {
+        Some(Lacking {
+            cluster: *ordinals.clusters.get(cluster)?,
+            message: lack.message.clone(),
+        })
+    });
+    row.collect()
 }
 
 /// A gang that failed to start, or ran and failed, rests before its next try.

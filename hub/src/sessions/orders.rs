@@ -66,6 +66,7 @@ fn order(record: &Arc<PlacementRecord>) -> Order {
         State::Starting | State::Running => Order::Run(Arc::clone(record)),
         State::Draining(DrainReason::Deleted) => Order::Stop("Deleted"),
         State::Draining(DrainReason::Suspended) => Order::Stop("Suspended"),
+        State::Draining(DrainReason::Evacuated) => Order::Stop("Evacuated"),
     }
 }
 

@@ -129,6 +129,7 @@ impl World {
             flavors: Vec::new(),
             regions: Vec::new(),
             clusters: Vec::new(),
+            lacking: Vec::new(),
             job_gpus: shape.gpus(&shape.most()),
             shape,
             next_epoch: Epoch::first(StoreGeneration(1)),

@@ -4,7 +4,9 @@ use meridian_api::units::MilliGpus;
 use meridian_policies::check::check;
 use meridian_policies::decide;
 use meridian_policies::explain::render;
-use meridian_policies::model::{Accepted, ClassIx, Contact, Flavor, FlavorIx, RoleShape};
+use meridian_policies::model::{
+    Accepted, ClassIx, ClusterIx, Contact, Flavor, FlavorIx, Lacking, RoleShape,
+};
 
 use crate::builders::{World, hosts, quota, role};
 
@@ -151,4 +153,25 @@ fn room_that_others_took_is_named() {
         .job_with("suspended", role(1, 1), |gang| gang.suspended = true)
         .job_with("first", role(2, 8), |gang| gang.class = ClassIx(1));
     golden("behind", &world);
+}
+
+#[test]
+fn a_cluster_that_lacks_a_dependency_is_no_candidate() {
+    let shapes = || vec![hosts(2, &["r1"], 8)];
+    let missing = |cluster| Lacking {
+        cluster: ClusterIx(cluster),
+        message: "Secret \"hub-token\" is not in namespace research".to_owned(),
+    };
+    let world = World::new()
+        .cluster("c1")
+        .pool("main", shapes())
+        .cluster("c2")
+        .pool("main", shapes())
+        .job_with("second-has-it", role(1, 8), |job| {
+            job.lacking = vec![missing(0)]
+        })
+        .job_with("nobody-has-it", role(1, 8), |job| {
+            job.lacking = vec![missing(0), missing(1)];
+        });
+    golden("dependencies", &world);
 }

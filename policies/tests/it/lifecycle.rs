@@ -12,14 +12,15 @@ use meridian_policies::lifecycle::{
 const EPOCH: Epoch = Epoch(7);
 const NOW: UnixMillis = UnixMillis(42);
 
-const STATES: [State; 4] = [
+const STATES: [State; 5] = [
     State::Starting,
     State::Running,
     State::Draining(DrainReason::Deleted),
     State::Draining(DrainReason::Suspended),
+    State::Draining(DrainReason::Evacuated),
 ];
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step::Accepted,
     Step::Bound,
     Step::Running,
@@ -28,6 +29,7 @@ const STEPS: [Step; 12] = [
     Step::Failed(Failure::NodeLost),
     Step::Failed(Failure::PlaceTimeout),
     Step::Failed(Failure::NotAdmitted),
+    Step::Failed(Failure::DependencyMissing),
     Step::Failed(Failure::RuntimeExceeded),
     Step::Failed(Failure::Exit { restarts_left: 1 }),
     Step::Failed(Failure::Exit { restarts_left: 0 }),
@@ -42,7 +44,11 @@ fn events(epoch: Epoch) -> Vec<Event> {
 
 fn all_events() -> Vec<Event> {
     let mut events = events(EPOCH);
-    events.extend([Event::DeleteRequested, Event::SuspendRequested]);
+    events.extend([
+        Event::DeleteRequested,
+        Event::SuspendRequested,
+        Event::EvacuationRequested,
+    ]);
     events
 }
 
@@ -68,7 +74,9 @@ fn the_table() {
             let event = match event {
                 Event::Observed { step, .. } => format!("{step:?}"),
                 Event::Refused { .. } => "Refused".to_owned(),
-                Event::DeleteRequested | Event::SuspendRequested => format!("{event:?}"),
+                Event::DeleteRequested | Event::SuspendRequested | Event::EvacuationRequested => {
+                    format!("{event:?}")
+                }
             };
             let next = match next {
                 Next::In(same) if same == state => "=".to_owned(),
@@ -139,7 +147,9 @@ fn only_proof_that_nothing_runs_ends_a_placement() {
                     Step::Accepted | Step::Bound | Step::Running | Step::Stopping => false,
                 },
                 Event::Refused { .. } => state == State::Starting,
-                Event::DeleteRequested | Event::SuspendRequested => false,
+                Event::DeleteRequested | Event::SuspendRequested | Event::EvacuationRequested => {
+                    false
+                }
             };
             let gone = matches!(after(state, event).next, Next::Ended(_));
             assert_eq!(gone, proof, "{state:?} {event:?}");
@@ -149,7 +159,11 @@ fn only_proof_that_nothing_runs_ends_a_placement() {
 
 #[test]
 fn what_drains_never_runs_again_under_its_epoch() {
-    for reason in [DrainReason::Deleted, DrainReason::Suspended] {
+    for reason in [
+        DrainReason::Deleted,
+        DrainReason::Suspended,
+        DrainReason::Evacuated,
+    ] {
         for event in all_events() {
             match after(State::Draining(reason), event).next {
                 Next::In(State::Draining(_)) | Next::Ended(_) => {}

@@ -159,6 +159,7 @@ fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = W
         vec(0..flavors, 0..2),
         vec(0..2_u32, 0..2),
         vec(0..clusters, 0..2),
+        option::of(0..clusters),
     );
     let when = (option::of(0..1000_i64), option::of(0..1000_u64));
     (who, place, when, gang(), 0..6_u128).prop_map(|(who, place, when, shape, job)| {
@@ -166,6 +167,10 @@ fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = W
         let accept = |flavor| Accepted {
             flavor: FlavorIx(flavor),
             speed: 1000,
+        };
+        let lacking = |cluster| Lacking {
+            cluster: ClusterIx(cluster),
+            message: "no ConfigMap conf".to_owned(),
         };
         Waiting {
             gang: GangId {
@@ -183,6 +188,7 @@ fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = W
             flavors: place.0.into_iter().map(accept).collect(),
             regions: place.1.into_iter().map(RegionIx).collect(),
             clusters: place.2.into_iter().map(ClusterIx).collect(),
+            lacking: place.3.into_iter().map(lacking).collect(),
             job_gpus: shape.gpus(&shape.most()),
             shape,
             next_epoch: Epoch::first(StoreGeneration(1)),

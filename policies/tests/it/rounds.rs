@@ -50,6 +50,9 @@ fn reversed(snapshot: &Snapshot) -> Snapshot {
     }
     for gang in &mut other.waiting {
         gang.clusters = gang.clusters.iter().copied().map(flip).collect();
+        for lacking in &mut gang.lacking {
+            lacking.cluster = flip(lacking.cluster);
+        }
     }
     other
 }
