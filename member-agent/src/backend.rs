@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::stream::BoxStream;
 use indexmap::IndexMap;
 use meridian_api::ids::{Epoch, GangId};
@@ -125,6 +126,9 @@ pub struct PoolSeen {
     pub flavor: String,
     /// Topology levels from the widest inward, without the host.
     pub levels: Vec<String>,
+    /// What a person should know of its nodes: skew of drivers, labels that contradict.
+    #[serde(default)]
+    pub findings: Vec<String>,
 }
 
 /// Where a pod is in its life.
@@ -210,6 +214,63 @@ pub struct GangSeen {
     pub checkpoint: Option<UnixMillis>,
 }
 
+/// Pods that somebody else made in the cluster and left to this scheduler. Seen for as long as
+/// what owns them is there and not over, also when an order has bound them: when it is no longer
+/// seen, its owner is gone, and with it the hub's job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferSeen {
+    /// UID of the object that owns the pods: the same work made again has another.
+    pub uid: String,
+    /// Namespace of that object.
+    pub namespace: String,
+    /// Name of that object.
+    pub name: String,
+    /// Workload class that it asks for; empty = it does not say.
+    pub class: String,
+    /// Its pods, by role.
+    pub roles: Vec<OfferedRole>,
+    /// Flavors that its pods can stand on; empty = any.
+    pub flavors: Vec<String>,
+    /// Higher goes first among the work of its tenant and class.
+    pub priority: i32,
+}
+
+/// Pods of an offer that are alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedRole {
+    /// Its name, unique in the offer.
+    pub name: String,
+    /// How many pods, all of which start together.
+    pub pods: u32,
+    /// What each asks of its host.
+    pub request: Resources,
+    /// Level of the pool that must hold the whole role.
+    pub required: Option<String>,
+    /// Level that should.
+    pub preferred: Option<String>,
+}
+
+/// Which lines of which container are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Name of the role; empty = the gang's first.
+    pub role: String,
+    /// Rank in the role.
+    pub rank: u32,
+    /// Name of the container; empty = the pod's first.
+    pub container: String,
+    /// Goes on with lines as they are written, until the container has ended.
+    pub follow: bool,
+    /// Only this many of the newest lines; `None` = all that are kept.
+    pub tail: Option<u64>,
+    /// Of the container's life before the present one.
+    pub previous: bool,
+    /// Only lines that are not older than this.
+    pub since: Option<Millis>,
+    /// Each line begins with the time at which it was written, RFC 3339.
+    pub timestamps: bool,
+}
+
 /// Everything, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -219,6 +280,8 @@ pub struct Snapshot {
     pub nodes: Vec<NodeSeen>,
     /// Gangs.
     pub gangs: Vec<GangSeen>,
+    /// Gangs that others made.
+    pub offers: Vec<OfferSeen>,
 }
 
 /// A change since the snapshot. States between two changes may be left out.
@@ -232,6 +295,10 @@ pub enum ClusterEvent {
     Gang(Box<GangSeen>),
     /// Nothing is left of this gang.
     GangGone(GangKey),
+    /// Somebody made this gang, or changed it.
+    Offer(Box<OfferSeen>),
+    /// What owned the gang with this UID is gone, or over.
+    OfferGone(String),
 }
 
 /// A snapshot and every change after it. The stream ends when the watch breaks or falls too far
@@ -272,6 +339,14 @@ pub enum BackendError {
     /// There is no such gang and epoch.
     #[error("{0} is not in the cluster")]
     NotFound(GangKey),
+    /// This backend cannot do it at all.
+    #[error("a {backend} cluster cannot {what}")]
+    Unsupported {
+        /// Name of the implementation.
+        backend: &'static str,
+        /// What was asked, as in "cannot show logs".
+        what: &'static str,
+    },
 }
 
 /// A member cluster. Implementations bound every call in time and answer
@@ -304,4 +379,18 @@ pub trait ClusterBackend: Send + Sync + 'static {
     /// gang and epoch that was sent before and not answered must not take effect after that
     /// answer.
     async fn stop(&self, key: GangKey, grace: Millis) -> Result<Stopped, BackendError>;
+
+    /// What one container of a gang wrote, in pieces of any size that need not end with a line.
+    /// An error in the stream is its last item. Dropping the stream ends the request.
+    async fn logs(
+        &self,
+        key: GangKey,
+        query: LogQuery,
+    ) -> Result<BoxStream<'static, Result<Bytes, BackendError>>, BackendError> {
+        let _ = (key, query);
+        Err(BackendError::Unsupported {
+            backend: self.name(),
+            what: "show logs",
+        })
+    }
 }

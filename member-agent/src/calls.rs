@@ -251,6 +251,9 @@ impl Executor {
             BackendError::Invalid(why) => {
                 self.give_up(key, Failure::Misconfigured, why.clone());
             }
+            BackendError::Unsupported { .. } => {
+                self.give_up(key, Failure::Misconfigured, error.to_string());
+            }
         }
     }
 

@@ -11,9 +11,9 @@ use meridian_api::ids::GangId;
 use meridian_api::units::{Resources, UnixMillis};
 use meridian_proto::v1;
 
-use crate::backend::{GangKey, GangSeen, NodeHealth, NodeSeen};
+use crate::backend::{GangKey, GangSeen, NodeHealth, NodeSeen, OfferSeen, OfferedRole};
 use crate::gangs::{End, Gang, started, wire_step};
-use crate::view::{View, plus, pods_running};
+use crate::view::{Touched, View, plus, pods_running};
 
 /// Builds digests and remembers what was sent.
 #[derive(Debug, Default)]
@@ -21,10 +21,12 @@ pub(crate) struct Digests {
     sequence: u64,
     pools: BTreeMap<String, v1::Pool>,
     gangs: BTreeMap<GangId, v1::GangObservation>,
+    offers: BTreeMap<String, v1::OfferedGang>,
     /// Ends that were told in a report since the last digest.
     told: BTreeSet<GangId>,
     touched_pools: BTreeSet<String>,
     touched_gangs: BTreeSet<GangId>,
+    touched_offers: BTreeSet<String>,
 }
 
 impl Digests {
@@ -38,6 +40,13 @@ impl Digests {
         self.touched_gangs.extend(gangs);
     }
 
+    /// Marks everything that an update of the view touched.
+    pub(crate) fn follow(&mut self, touched: &Touched) {
+        self.touched_pools.extend(touched.pools.iter().cloned());
+        self.touched_gangs.extend(&touched.gangs);
+        self.touched_offers.extend(touched.offers.iter().cloned());
+    }
+
     /// A report told how this gang ended: a digest must say when it is let go, even if none
     /// came in between to list it.
     pub(crate) fn end_was_told(&mut self, gang: GangId) {
@@ -47,7 +56,9 @@ impl Digests {
     /// True when something may have changed since the last digest.
     #[must_use]
     pub(crate) fn stale(&self) -> bool {
-        !self.touched_pools.is_empty() || !self.touched_gangs.is_empty()
+        !self.touched_pools.is_empty()
+            || !self.touched_gangs.is_empty()
+            || !self.touched_offers.is_empty()
     }
 
     /// Everything, in place of everything.
@@ -55,6 +66,7 @@ impl Digests {
         self.told.clear();
         self.touched_pools.clear();
         self.touched_gangs.clear();
+        self.touched_offers.clear();
         let pools = view
             .pools()
             .filter_map(|name| Some((name.to_owned(), pool(view, name)?)));
@@ -63,12 +75,15 @@ impl Digests {
             .values()
             .filter_map(|gang| Some((gang.record.gang, listed(view, gang)?)));
         self.gangs = listed.collect();
+        let offers = view.offers().map(|seen| (seen.uid.clone(), offer(seen)));
+        self.offers = offers.collect();
         self.sequence += 1;
         v1::Digest {
             sequence: self.sequence,
             full: true,
             pools: self.pools.values().cloned().collect(),
             gangs: self.gangs.values().cloned().collect(),
+            offers: self.offers.values().cloned().collect(),
             ..v1::Digest::default()
         }
     }
@@ -106,12 +121,53 @@ impl Digests {
             }
         }
         self.told.clear();
+        self.offer_delta(view, &mut digest);
         if digest == v1::Digest::default() {
             return None;
         }
         self.sequence += 1;
         digest.sequence = self.sequence;
         Some(digest)
+    }
+
+    fn offer_delta(&mut self, view: &View, digest: &mut v1::Digest) {
+        for uid in std::mem::take(&mut self.touched_offers) {
+            match view.offer(&uid).map(offer) {
+                Some(offer) if self.offers.get(&uid) != Some(&offer) => {
+                    self.offers.insert(uid, offer.clone());
+                    digest.offers.push(offer);
+                }
+                None if self.offers.remove(&uid).is_some() => digest.removed_offers.push(uid),
+                Some(_) | None => {}
+            }
+        }
+    }
+}
+
+/// What the hub is told of an offer.
+fn offer(seen: &OfferSeen) -> v1::OfferedGang {
+    let role = |role: &OfferedRole| v1::RoleIntent {
+        name: role.name.clone(),
+        pods: role.pods,
+        per_pod: Some(role.request.into()),
+        ..v1::RoleIntent::default()
+    };
+    let ruled = |role: &&OfferedRole| role.required.is_some() || role.preferred.is_some();
+    let rule = |role: &OfferedRole| v1::TopologyRule {
+        role: role.name.clone(),
+        required: role.required.clone().unwrap_or_default(),
+        preferred: role.preferred.clone().unwrap_or_default(),
+        ..v1::TopologyRule::default()
+    };
+    v1::OfferedGang {
+        uid: seen.uid.clone(),
+        namespace: seen.namespace.clone(),
+        name: seen.name.clone(),
+        workload_class: seen.class.clone(),
+        roles: seen.roles.iter().map(role).collect(),
+        topology: seen.roles.iter().filter(ruled).map(rule).collect(),
+        flavors: seen.flavors.clone(),
+        priority: seen.priority,
     }
 }
 
@@ -146,7 +202,7 @@ fn pool(view: &View, name: &str) -> Option<v1::Pool> {
         levels: pool.levels.clone(),
         shapes: shapes.into_iter().map(shape).collect(),
         out_milli_gpus: out,
-        ..v1::Pool::default()
+        findings: pool.findings.clone(),
     })
 }
 

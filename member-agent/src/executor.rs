@@ -214,13 +214,10 @@ impl Executor {
 
     /// Follows up on what an update of the view touched.
     pub(crate) fn touched(&mut self, touched: Touched) {
+        self.digests.follow(&touched);
         let Touched {
-            pools,
-            gangs,
-            gone,
-            freed,
+            gangs, gone, freed, ..
         } = touched;
-        self.digests.touch(pools, gangs.iter().copied());
         for key in gone {
             self.asked.remove(&key);
         }

@@ -10,7 +10,7 @@ use meridian_api::units::Resources;
 use meridian_policies::nodes::Node;
 
 use crate::backend::{
-    ClusterEvent, GangKey, GangSeen, NodeHealth, NodeSeen, PodSeen, PoolSeen, Snapshot,
+    ClusterEvent, GangKey, GangSeen, NodeHealth, NodeSeen, OfferSeen, PodSeen, PoolSeen, Snapshot,
 };
 
 /// What a gang takes: one entry per pod, node and request.
@@ -23,6 +23,8 @@ pub(crate) struct Touched {
     pub(crate) pools: BTreeSet<String>,
     /// Gangs that may look different.
     pub(crate) gangs: BTreeSet<GangId>,
+    /// UIDs of offers that may look different.
+    pub(crate) offers: BTreeSet<String>,
     /// Gang and epoch pairs of which nothing is left.
     pub(crate) gone: Vec<GangKey>,
     /// Room came free, or may have.
@@ -36,6 +38,7 @@ pub(crate) struct View {
     nodes: BTreeMap<String, NodeSeen>,
     nodes_of: BTreeMap<String, BTreeSet<String>>,
     gangs: BTreeMap<GangKey, GangSeen>,
+    offers: BTreeMap<String, OfferSeen>,
     holds: BTreeMap<GangKey, Holds>,
     held: BTreeMap<String, Resources>,
 }
@@ -71,6 +74,13 @@ impl View {
         for gang in snapshot.gangs {
             self.take_gang(gang, &mut touched);
         }
+        touched.offers.extend(self.offers.keys().cloned());
+        self.offers = snapshot
+            .offers
+            .into_iter()
+            .map(|offer| (offer.uid.clone(), offer))
+            .collect();
+        touched.offers.extend(self.offers.keys().cloned());
         touched
     }
 
@@ -82,6 +92,14 @@ impl View {
             ClusterEvent::NodeGone(name) => self.drop_node(&name, &mut touched),
             ClusterEvent::Gang(gang) => self.take_gang(*gang, &mut touched),
             ClusterEvent::GangGone(key) => self.drop_gang(key, &mut touched),
+            ClusterEvent::Offer(offer) => {
+                touched.offers.insert(offer.uid.clone());
+                self.offers.insert(offer.uid.clone(), *offer);
+            }
+            ClusterEvent::OfferGone(uid) => {
+                self.offers.remove(&uid);
+                touched.offers.insert(uid);
+            }
         }
         touched
     }
@@ -190,6 +208,17 @@ impl View {
     /// Every gang and epoch that was seen.
     pub(crate) fn gangs(&self) -> impl Iterator<Item = &GangSeen> {
         self.gangs.values()
+    }
+
+    /// One offer.
+    #[must_use]
+    pub(crate) fn offer(&self, uid: &str) -> Option<&OfferSeen> {
+        self.offers.get(uid)
+    }
+
+    /// Every offer, by UID.
+    pub(crate) fn offers(&self) -> impl Iterator<Item = &OfferSeen> {
+        self.offers.values()
     }
 
     /// The same gang under older epochs.

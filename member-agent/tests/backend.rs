@@ -170,7 +170,10 @@ async fn until(
                 gangs.push(*gang);
             }
             ClusterEvent::GangGone(gone) => gangs.retain(|known| known.key != gone),
-            ClusterEvent::Node(_) | ClusterEvent::NodeGone(_) => {}
+            ClusterEvent::Node(_)
+            | ClusterEvent::NodeGone(_)
+            | ClusterEvent::Offer(_)
+            | ClusterEvent::OfferGone(_) => {}
         }
     }
 }

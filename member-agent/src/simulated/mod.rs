@@ -30,7 +30,8 @@ pub use profile::{Between, Profile};
 pub use state::{Truth, TruthEvent};
 
 use crate::backend::{
-    BackendError, ClusterBackend, ClusterEvent, GangKey, GangOrder, GangSeen, Observation, Stopped,
+    BackendError, ClusterBackend, ClusterEvent, GangKey, GangOrder, GangSeen, Observation,
+    OfferSeen, Stopped,
 };
 use profile::For;
 use state::{Changed, State};
@@ -157,6 +158,23 @@ impl SimulatedCluster {
         self.turn(now, |inside| {
             if let Some(node) = inside.state.nodes.get_mut(name) {
                 node.hidden = held;
+            }
+        });
+    }
+
+    /// Somebody makes pods in the cluster and leaves them to this scheduler.
+    pub fn offer(&self, now: UnixMillis, offer: OfferSeen) {
+        self.turn(now, |inside| {
+            inside.state.note(Changed::Offer(offer.uid.clone()));
+            inside.state.offers.insert(offer.uid.clone(), offer);
+        });
+    }
+
+    /// What owned the offered pods is deleted, or over.
+    pub fn withdraw(&self, now: UnixMillis, uid: &str) {
+        self.turn(now, |inside| {
+            if inside.state.offers.remove(uid).is_some() {
+                inside.state.note(Changed::Offer(uid.to_owned()));
             }
         });
     }

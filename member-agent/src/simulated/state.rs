@@ -13,8 +13,8 @@ use super::behaviour::Behaviour;
 use super::inventory::Inventory;
 use super::profile::{Draw, For, Profile, about};
 use crate::backend::{
-    BackendError, GangKey, GangOrder, GangTerms, MemberOrder, NodeHealth, PodPhase, PoolSeen,
-    Stopped,
+    BackendError, GangKey, GangOrder, GangTerms, MemberOrder, NodeHealth, OfferSeen, PodPhase,
+    PoolSeen, Stopped,
 };
 
 /// Changes that an observer may be behind; one that is further must observe again, as a
@@ -134,6 +134,7 @@ pub(super) struct Gang {
 pub(super) enum Changed {
     Node(String),
     Gang(GangKey),
+    Offer(String),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -145,6 +146,9 @@ pub(super) struct State {
     pub(super) nodes: BTreeMap<String, Node>,
     #[serde(with = "pairs")]
     pub(super) gangs: BTreeMap<GangKey, Gang>,
+    /// Gangs that others made, by the UID of what owns them.
+    #[serde(default)]
+    pub(super) offers: BTreeMap<String, OfferSeen>,
     #[serde(with = "pairs")]
     pub(super) timeline: BTreeMap<(UnixMillis, u64), Due>,
     /// Entries ever put on the timeline; orders those of one millisecond.
@@ -190,6 +194,7 @@ impl State {
             name: pool.name.clone(),
             flavor: pool.flavor.clone(),
             levels: pool.levels.clone(),
+            findings: Vec::new(),
         });
         let node = |pool: &str, node: &super::inventory::InventoryNode| Node {
             pool: pool.to_owned(),
@@ -216,6 +221,7 @@ impl State {
             pools: pools.collect(),
             nodes: nodes.collect(),
             gangs: BTreeMap::new(),
+            offers: BTreeMap::new(),
             timeline: BTreeMap::new(),
             scheduled: 0,
             truths: 0,

@@ -190,6 +190,7 @@ impl State {
                 .keys()
                 .filter_map(|key| self.gang_seen(*key))
                 .collect(),
+            offers: self.offers.values().cloned().collect(),
         }
     }
 
@@ -234,6 +235,10 @@ impl State {
             Changed::Gang(key) => match self.gang_seen(*key) {
                 Some(gang) => ClusterEvent::Gang(Box::new(gang)),
                 None => ClusterEvent::GangGone(*key),
+            },
+            Changed::Offer(uid) => match self.offers.get(uid) {
+                Some(offer) => ClusterEvent::Offer(Box::new(offer.clone())),
+                None => ClusterEvent::OfferGone(uid.clone()),
             },
         };
         Some(distinct.map(event).collect())
