@@ -82,6 +82,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         template: template.on(flavor).to_owned(),
         required: role.required.clone(),
         preferred: role.preferred.clone(),
+        slice: role.slice.clone(),
     };
     let class = &snapshot.classes[waiting.class.index()];
     Some(PlacementRecord {

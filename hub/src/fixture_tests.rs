@@ -244,6 +244,7 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
             template: String::new(),
             required: None,
             preferred: None,
+            slice: None,
         }],
         gpus: MilliGpus::cards(8),
         grace: Millis::seconds(30),

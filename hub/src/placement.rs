@@ -10,7 +10,7 @@ use meridian_api::ids::{Epoch, GangId, Term};
 use meridian_api::kinds::federated_job::{Dependencies, Origin};
 use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::lifecycle::{self, State};
-use meridian_policies::model::{GangShape, RoleShape};
+use meridian_policies::model::{GangShape, RoleShape, SliceShape};
 use serde::{Deserialize, Serialize};
 
 /// One gang in one cluster under one epoch.
@@ -113,6 +113,9 @@ pub struct PlacedRole {
     /// Level that should.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred: Option<String>,
+    /// Pods that stay together, and the level that holds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<SliceShape>,
 }
 
 impl PlacementRecord {
@@ -136,7 +139,7 @@ impl PlacementRecord {
             step: 1,
             required: role.required.clone(),
             preferred: role.preferred.clone(),
-            slice: None,
+            slice: role.slice.clone(),
         };
         GangShape {
             roles: self.roles.iter().map(role).collect(),

@@ -11,7 +11,7 @@ use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::FederatedJobStatus;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{Millis, UnixMillis};
-use meridian_policies::model::{GangShape, RoleShape};
+use meridian_policies::model::{GangShape, RoleShape, SliceShape};
 use meridian_store::KeyValue;
 use meridian_store::keys::ObjectKey;
 
@@ -209,7 +209,10 @@ fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
         step: role.step,
         required: role.required.map(str::to_owned),
         preferred: role.preferred.map(str::to_owned),
-        slice: None,
+        slice: role.slice.map(|(pods, level)| SliceShape {
+            pods,
+            level: level.to_owned(),
+        }),
     };
     let hash = |role: &meridian_api::kinds::federated_job::RoleTemplate<'_>| {
         TemplateHash::new(job, role.name)

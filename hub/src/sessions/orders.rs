@@ -139,9 +139,15 @@ fn run_intent(bare: v1::PlacementIntent, record: &PlacementRecord) -> v1::Placem
         role: role.name.clone(),
         required: role.required.clone().unwrap_or_default(),
         preferred: role.preferred.clone().unwrap_or_default(),
-        ..v1::TopologyRule::default()
+        slice_size: role.slice.as_ref().map_or(0, |slice| slice.pods),
+        slice_required: role
+            .slice
+            .as_ref()
+            .map_or_else(String::new, |slice| slice.level.clone()),
     };
-    let ruled = |role: &&PlacedRole| role.required.is_some() || role.preferred.is_some();
+    let ruled = |role: &&PlacedRole| {
+        role.required.is_some() || role.preferred.is_some() || role.slice.is_some()
+    };
     let millis = |span: Option<Millis>| span.map_or(0, |span| span.0);
     v1::PlacementIntent {
         desired: v1::Desired::Run.into(),

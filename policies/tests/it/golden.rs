@@ -168,7 +168,7 @@ fn a_cluster_that_lacks_a_dependency_is_no_candidate() {
         .cluster("c2")
         .pool("main", shapes())
         .job_with("second-has-it", role(1, 8), |job| {
-            job.lacking = vec![missing(0)]
+            job.lacking = vec![missing(0)];
         })
         .job_with("nobody-has-it", role(1, 8), |job| {
             job.lacking = vec![missing(0), missing(1)];
