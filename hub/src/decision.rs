@@ -83,6 +83,8 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         required: role.required.clone(),
         preferred: role.preferred.clone(),
         slice: role.slice.clone(),
+        min: if role.min < role.max { role.min } else { 0 },
+        step: if role.min < role.max { role.step } else { 0 },
     };
     let class = &snapshot.classes[waiting.class.index()];
     Some(PlacementRecord {

@@ -199,13 +199,19 @@ impl Fixture {
             exit_code: 1,
             ..v1::GangObservation::default()
         };
+        self.observed(&seen);
+    }
+
+    /// The agent of `euw-a` reports this.
+    pub(crate) fn observed(&mut self, seen: &v1::GangObservation) {
         let cluster = self
             .model
             .fleet
             .clusters
             .entry("euw-a".to_owned())
             .or_default();
-        let touched = cluster.observe(observations(&[seen]).expect("well formed"));
+        let touched =
+            cluster.observe(observations(std::slice::from_ref(seen)).expect("well formed"));
         self.model.touch("euw-a", touched);
     }
 
@@ -245,6 +251,8 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
             required: None,
             preferred: None,
             slice: None,
+            min: 0,
+            step: 0,
         }],
         gpus: MilliGpus::cards(8),
         grace: Millis::seconds(30),

@@ -107,6 +107,12 @@ pub struct PlacedRole {
     pub per_pod: Resources,
     /// SHA-256 of the template's canonical JSON, in hexadecimal.
     pub template: String,
+    /// Fewest pods that it goes on with; 0 = it keeps all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub min: u32,
+    /// Step between its sizes; 0 = it keeps all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub step: u32,
     /// Level that holds the whole role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<String>,
@@ -118,7 +124,34 @@ pub struct PlacedRole {
     pub slice: Option<SliceShape>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 impl PlacementRecord {
+    /// The record after the agent made roles smaller, or `None` when `sizes` asks for anything but
+    /// sizes that the order allows below the present ones.
+    #[must_use]
+    pub fn shrunk(&self, sizes: &[(String, u32)]) -> Option<Self> {
+        let mut next = self.clone();
+        for (name, pods) in sizes {
+            let role = next.roles.iter_mut().find(|role| role.name == *name)?;
+            let fits = role.step > 0
+                && (role.min..=role.pods).contains(pods)
+                && (role.pods - pods).is_multiple_of(role.step);
+            if !fits {
+                return None;
+            }
+            role.pods = *pods;
+        }
+        let gpus = next.roles.iter().try_fold(MilliGpus::ZERO, |sum, role| {
+            sum.checked_add(role.per_pod.gpus.checked_mul(u64::from(role.pods))?)
+        });
+        next.gpus = gpus?;
+        (next.roles != self.roles).then_some(next)
+    }
+
     /// As the life cycle's table sees it.
     #[must_use]
     pub fn row(&self) -> lifecycle::Placement {

@@ -61,6 +61,11 @@ pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Optio
             return Some(change);
         }
     }
+    if let Some(seen) = seen.filter(|seen| seen.epoch == record.epoch)
+        && let Some(change) = smaller(model, job, record, seen, now)
+    {
+        return Some(change);
+    }
     // A refusal of what the agent then shows to be there is of an order that it got twice.
     let is_there = seen.is_some_and(|seen| seen.epoch == record.epoch && !seen.is_over());
     let refused = cluster.and_then(|cluster| cluster.refused.get(&gang));
@@ -81,6 +86,27 @@ pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Optio
         Some(_) => return None,
     };
     try_event(model, job, record, wish, now, None)
+}
+
+/// The change after an agent made an elastic gang smaller: what it no longer holds is free, and
+/// no longer its tenant's to answer for.
+fn smaller(
+    model: &Model,
+    job: Option<&Job>,
+    record: &PlacementRecord,
+    seen: &Seen,
+    now: UnixMillis,
+) -> Option<Change> {
+    let row = record.shrunk(&seen.sizes)?;
+    let told = format!(
+        "gang {} in {}/{} goes on with {} of {} GPUs",
+        record.gang.index,
+        record.cluster,
+        record.pool,
+        row.gpus.whole(),
+        record.gpus.whole()
+    );
+    write_row(model, job, record, Some(&row), now, Some(("Shrunk", told)))
 }
 
 /// True when a person drains the cluster.
@@ -194,13 +220,7 @@ fn change(
     now: UnixMillis,
     seen: Option<&Seen>,
 ) -> Option<Change> {
-    let gang = record.gang;
-    let key = keys::placement(gang);
-    let revision = model.placement(gang)?.revision;
-    let mut compares = vec![Compare::ModRevision(key.clone(), revision)];
-    let mut ops = Vec::new();
-    let mut kept = None;
-    match transition.next {
+    let kept = match transition.next {
         Next::In(state) => {
             let mut row = PlacementRecord {
                 state,
@@ -209,21 +229,38 @@ fn change(
             if state == lifecycle::State::Running && row.started.is_none() {
                 row.started = Some(seen.and_then(|seen| seen.started).unwrap_or(now));
             }
-            ops.push(put(key, row.to_json()));
-            kept = Some(row);
+            Some(row)
         }
-        Next::Ended(_) => ops.push(Op::Delete { key }),
-    }
-    if let Some(job) = job {
+        Next::Ended(_) => None,
+    };
+    let job = job.map(|job| {
         let mut job = job.clone();
-        apply_effects(
-            &mut job.progress,
-            &job.object.spec.retry,
-            record,
-            transition,
-            now,
-            seen,
-        );
+        let retry = job.object.spec.retry.clone();
+        apply_effects(&mut job.progress, &retry, record, transition, now, seen);
+        job
+    });
+    let told = told(record, transition, seen);
+    write_row(model, job.as_ref(), record, kept.as_ref(), now, told)
+}
+
+/// The write of a placement's next row (`None` removes it) with its job's progress and status.
+fn write_row(
+    model: &Model,
+    job: Option<&Job>,
+    record: &PlacementRecord,
+    next: Option<&PlacementRecord>,
+    now: UnixMillis,
+    told: Option<(&'static str, String)>,
+) -> Option<Change> {
+    let gang = record.gang;
+    let key = keys::placement(gang);
+    let revision = model.placement(gang)?.revision;
+    let mut compares = vec![Compare::ModRevision(key.clone(), revision)];
+    let mut ops = vec![match next {
+        Some(row) => put(key, row.to_json()),
+        None => Op::Delete { key },
+    }];
+    if let Some(job) = job {
         if job.progress != model.job(gang.job)?.progress {
             let key = keys::progress(job.uid);
             compares.push(Compare::ModRevision(key.clone(), job.progress_revision));
@@ -231,7 +268,7 @@ fn change(
         }
         let rows = model.placements_of(gang.job).map(|row| row.record.as_ref());
         let mut rows: Vec<&PlacementRecord> = rows.filter(|row| row.gang != gang).collect();
-        rows.extend(kept.as_ref());
+        rows.extend(next);
         rows.sort_by_key(|row| row.gang);
         // A job that is leaving is not written to: its keys may already be gone.
         compares.push(Compare::ModRevision(
@@ -240,10 +277,9 @@ fn change(
         ));
         ops.push(put(
             job.key.part(Part::Status),
-            to_json(&job_status(&job, &rows, now)),
+            to_json(&job_status(job, &rows, now)),
         ));
     }
-    let told = told(record, transition, seen);
     Some(Change {
         subject: Subject::Gang(gang),
         why: Operation::CommitReport,

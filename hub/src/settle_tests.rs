@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::*;
 use crate::fixture_tests::{
-    FIRST, Fixture, JOB, NOW, compares, deletes, gang, placement_key, puts,
+    FIRST, Fixture, JOB, NOW, compares, deletes, gang, placement_key, puts, record,
 };
 
 fn placed(state: State) -> Fixture {
@@ -177,6 +177,33 @@ fn a_drained_cluster_sends_its_gangs_back_to_the_queue() {
     assert!(fixture.model.waiting().contains(&gang(0)));
     let labelled = fixture.model.snapshot(Fixture::situation());
     assert!(labelled.snapshot.clusters[0].cordoned);
+}
+
+#[test]
+fn an_elastic_gang_that_an_agent_made_smaller_holds_less() {
+    let mut fixture = placed(State::Running);
+    let mut row = record(0, FIRST, State::Running);
+    (row.roles[0].min, row.roles[0].step) = (1, 1);
+    fixture.put(&format!("placements/{JOB}/0"), &row.to_json());
+    let said = |pods: u32| v1::GangObservation {
+        gang: Some(gang(0).into()),
+        epoch: FIRST.0,
+        step: GangStep::Running.into(),
+        sizes: vec![v1::RoleSize {
+            role: "worker".into(),
+            pods,
+        }],
+        ..v1::GangObservation::default()
+    };
+    fixture.observed(&said(0));
+    assert_eq!(settle(&fixture), None, "below its least");
+    fixture.observed(&said(1));
+    fixture.carry_out(&settle(&fixture).expect("it shrank"));
+    let row = &fixture.model.placement(gang(0)).expect("it runs").record;
+    assert_eq!((row.roles[0].pods, row.gpus.whole()), (1, 4));
+    assert_eq!(settle(&fixture), None, "told once");
+    fixture.observed(&said(2));
+    assert_eq!(settle(&fixture), None, "it does not grow by itself");
 }
 
 #[test]

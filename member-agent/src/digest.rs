@@ -242,6 +242,7 @@ pub(crate) fn observation(view: &View, gang: &Gang) -> v1::GangObservation {
         started_ms: millis(first),
         ended_ms: millis(gang.record.ended),
         checkpoint_ms: millis(own.and_then(|own| own.checkpoint)),
+        ..v1::GangObservation::default()
     }
 }
 

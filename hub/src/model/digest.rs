@@ -4,6 +4,7 @@
 //! them before the model sees them, so that one that makes no sense ends that session alone.
 
 use meridian_api::ids::GangId;
+use meridian_api::kinds::federated_job::validate::MAX_ROLES;
 use meridian_api::units::{MilliGpus, Resources, UnixMillis};
 use meridian_policies::model::Shape;
 use meridian_policies::shapes;
@@ -141,8 +142,18 @@ fn observation(seen: &v1::GangObservation) -> Result<(GangId, Seen), Malformed> 
         message: seen.message.chars().take(MAX_TEXT).collect(),
         started: instant(seen.started_ms),
         ended: instant(seen.ended_ms),
+        sizes: sizes(seen)?,
     };
     Ok((gang, state))
+}
+
+fn sizes(seen: &v1::GangObservation) -> Result<Vec<(String, u32)>, Malformed> {
+    if seen.sizes.len() > MAX_ROLES {
+        let found = seen.sizes.len();
+        return Err(too_many("gang.sizes", found, "one size per role"));
+    }
+    let size = |size: &v1::RoleSize| (size.role.clone(), size.pods);
+    Ok(seen.sizes.iter().map(size).collect())
 }
 
 #[cfg(test)]

@@ -221,6 +221,8 @@ fn role_intent(role: &PlacedRole) -> v1::RoleIntent {
         pods: role.pods,
         per_pod: Some(role.per_pod.into()),
         template_sha256: unhex(&role.template).into(),
+        min: role.min,
+        step: role.step,
     }
 }
 

@@ -212,6 +212,17 @@ pub struct GangObservation {
     /// Wall clock of the agent at the newest checkpoint it knows of; 0 = none.
     #[prost(int64, tag = "12")]
     pub checkpoint_ms: i64,
+    /// Pods by role, when fewer than ordered: the agent made an elastic gang smaller rather than let
+    /// it end with a node. Empty = as ordered.
+    #[prost(message, repeated, tag = "13")]
+    pub sizes: ::prost::alloc::vec::Vec<RoleSize>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RoleSize {
+    #[prost(string, tag = "1")]
+    pub role: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub pods: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DomainHold {
@@ -464,6 +475,11 @@ pub struct RoleIntent {
     pub per_pod: ::core::option::Option<Resources>,
     #[prost(bytes = "bytes", tag = "4")]
     pub template_sha256: ::prost::bytes::Bytes,
+    /// Fewest pods that it goes on with, and the step between its sizes; 0 = it keeps `pods`.
+    #[prost(uint32, tag = "5")]
+    pub min: u32,
+    #[prost(uint32, tag = "6")]
+    pub step: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TopologyRule {
