@@ -503,6 +503,7 @@ pub fn run(gang: GangId, epoch: u64, pods: u32, does: Does) -> v1::PlacementInte
             pods,
             per_pod: Some(per_pod),
             template_sha256: Sha256::digest(json(does)).to_vec().into(),
+            ..v1::RoleIntent::default()
         }],
         grace_ms: 10_000,
         place_timeout_ms: 120_000,
