@@ -48,6 +48,7 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
             allowed(snapshot, gang, placed, &mut found);
             whole(gang, placed, &mut found);
             together(snapshot, gang, placed, &mut found);
+            sliced(snapshot, gang, placed, &mut found);
         }
         identity(snapshot, plan, &mut found);
         rooms(snapshot, plan, &mut found);
@@ -199,6 +200,37 @@ fn whole(gang: &Waiting, placed: &Placed, found: &mut Found) {
             "S33",
             format!("gang {id} uses {gpus} milli-GPUs, says {}", placed.gpus.0),
         );
+    }
+}
+
+/// Each slice of a role is in one domain of its level: all that a domain holds are whole slices.
+fn sliced(snapshot: &Snapshot, gang: &Waiting, placed: &Placed, found: &mut Found) {
+    let levels = &snapshot.pools[placed.pool.index()].levels;
+    for (role, index) in gang.shape.roles.iter().zip(0_u32..) {
+        let Some(slice) = &role.slice else {
+            continue;
+        };
+        let at = levels.iter().position(|name| *name == slice.level);
+        let depth = at.map_or(0, |at| at + 1);
+        let own = placed.takes.iter().filter(|take| take.role == index);
+        let mut parts: BTreeMap<_, u64> = BTreeMap::new();
+        for take in own {
+            let pods = u64::from(take.pods_per_host);
+            if slice.level == "host" {
+                let key = (take.domains.as_slice(), take.pods_per_host);
+                *parts.entry(key).or_default() = pods;
+            } else {
+                let domain = take.domains.get(..depth).unwrap_or_default();
+                let sum = parts.entry((domain, 0)).or_default();
+                *sum = sum.saturating_add(pods.saturating_mul(u64::from(take.hosts)));
+            }
+        }
+        let unit = u64::from(slice.pods);
+        if parts.values().any(|pods| unit == 0 || pods % unit > 0) {
+            let (id, name, level) = (gang.gang, &role.name, &slice.level);
+            let message = format!("gang {id} role {name}: a slice is not in one {level}");
+            report(found, "S9", message);
+        }
     }
 }
 

@@ -5,8 +5,9 @@
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Resources};
 
-use crate::fit::{HOST, Scope, fit, most_pods};
+use crate::fit::{HOST, fit, most_pods};
 use crate::model::{Amounts, GangShape, RoleShape, Shape};
+use crate::rules::{Wishes, want};
 use crate::shapes;
 
 /// Why a gang does not fit.
@@ -76,9 +77,8 @@ pub fn diagnose(levels: &[String], shapes: &[Shape], gang: &GangShape, pods: &[u
 /// What is missing, from the first role that does not fit by itself.
 fn shortage(levels: &[String], shapes: &[Shape], gang: &GangShape, pods: &[u32]) -> String {
     for (role, &count) in gang.roles.iter().zip(pods) {
-        if Scope::of(levels, role.required.as_deref()).is_none() {
-            let level = role.required.as_deref().unwrap_or_default();
-            return format!("needs one {level}, a level that the pool does not have");
+        if let Err(impossible) = want(levels, role, count, Wishes::Dropped) {
+            return impossible.to_string();
         }
         let most = most_pods(levels, shapes, role, count);
         if most < count {
@@ -100,11 +100,16 @@ fn role_shortage(
     most: u32,
 ) -> String {
     let each = role.per_pod;
-    let within = match role.required.as_deref() {
+    let mut within = match role.required.as_deref() {
         None => String::new(),
         Some(HOST) => " on one host".to_owned(),
         Some(level) => format!(" in one {level}"),
     };
+    if let Some(slice) = &role.slice {
+        let (pods, level) = (slice.pods, slice.level.as_str());
+        let preposition = if level == HOST { "on" } else { "in" };
+        within = format!("{within}, each {pods} {preposition} one {level}");
+    }
     let own_host = shapes
         .iter()
         .all(|shape| shape.allocatable.times(each) <= 1);

@@ -8,7 +8,7 @@ use meridian_policies::check::truth::{
 };
 use meridian_policies::check::{Violation, check};
 use meridian_policies::model::{
-    Cause, Contact, Plan, PoolIx, Snapshot, TenantIx, Unplaced, WaitingIx,
+    Cause, Contact, Plan, PoolIx, SliceShape, Snapshot, TenantIx, Unplaced, WaitingIx,
 };
 use meridian_policies::{decide, shapes};
 
@@ -64,6 +64,23 @@ fn a_gang_that_is_forgotten_or_named_twice_is_found() {
     });
     assert_eq!(found, ["L1"]);
     assert_eq!(after(|_, plan| plan.placements[0].pool = PoolIx(9)), ["S5"]);
+}
+
+#[test]
+fn a_slice_that_is_torn_is_found() {
+    let sliced = |pods: u32, level: &'static str| {
+        move |snapshot: &mut Snapshot, _: &mut Plan| {
+            let slice = SliceShape {
+                pods,
+                level: level.into(),
+            };
+            snapshot.waiting[0].shape.roles[0].slice = Some(slice);
+        }
+    };
+    // Two pods on two hosts of one rack.
+    assert_eq!(after(sliced(2, "rack")), Vec::<&str>::new());
+    assert_eq!(after(sliced(2, "host")), ["S9"]);
+    assert_eq!(after(sliced(3, "rack")), ["S9"]);
 }
 
 #[test]

@@ -160,20 +160,42 @@ fn pods_on(host: &Shape, request: Resources) -> u64 {
     pods
 }
 
+/// The domain of a level that host `number` is in.
+fn place(level: Option<&str>, number: usize, host: &Shape) -> Vec<String> {
+    match level {
+        None => Vec::new(),
+        Some("block") => host.domains[..1].to_vec(),
+        Some("rack") => host.domains[..2].to_vec(),
+        Some("host") => vec![host.domains.join("/"), number.to_string()],
+        Some(level) => panic!("no level {level}"),
+    }
+}
+
 /// Whether `pods` pods of one role fit, found host by host and domain by domain.
 fn fits_plainly(shapes: &[Shape], role: &RoleShape, pods: u32) -> bool {
-    let mut rooms: BTreeMap<Vec<String>, u64> = BTreeMap::new();
-    for (number, host) in each_host(shapes).into_iter().enumerate() {
-        let place = match role.required.as_deref() {
-            None => Vec::new(),
-            Some("block") => host.domains[..1].to_vec(),
-            Some("rack") => host.domains[..2].to_vec(),
-            Some("host") => vec![number.to_string()],
-            Some(level) => panic!("no level {level}"),
-        };
-        *rooms.entry(place).or_default() += pods_on(host, role.per_pod);
+    let depth = |level: Option<&str>| {
+        let names = [None, Some("block"), Some("rack"), Some("host")];
+        names
+            .iter()
+            .position(|name| *name == level)
+            .expect("a known level")
+    };
+    let slice_level = role.slice.as_ref().map(|slice| slice.level.as_str());
+    let unit = u64::from(role.slice.as_ref().map_or(1, |slice| slice.pods));
+    if role.slice.is_some() && depth(slice_level) < depth(role.required.as_deref()) {
+        return false;
     }
-    rooms.values().any(|room| *room >= u64::from(pods))
+    // Room of each domain that holds slices (or of each host), in the domain that holds all.
+    let inner = slice_level.unwrap_or("host");
+    let mut rooms: BTreeMap<Vec<String>, BTreeMap<Vec<String>, u64>> = BTreeMap::new();
+    for (number, host) in each_host(shapes).into_iter().enumerate() {
+        let outer = place(role.required.as_deref(), number, host);
+        let part = rooms.entry(outer).or_default();
+        *part.entry(place(Some(inner), number, host)).or_default() += pods_on(host, role.per_pod);
+    }
+    let whole = |parts: &BTreeMap<_, u64>| parts.values().map(|room| room / unit * unit).sum();
+    let most: u64 = rooms.values().map(whole).max().unwrap_or(0);
+    most >= u64::from(pods)
 }
 
 /// Names that sort the other way round.
@@ -194,13 +216,72 @@ fn renamed(shapes: &[Shape]) -> Vec<Shape> {
     shapes.iter().map(rename).collect()
 }
 
-fn looks(takes: &[Take]) -> BTreeMap<(u32, Resources, Resources, u32), u32> {
-    let mut looks = BTreeMap::new();
+/// Hosts of one look, and what was put on them: per role, hosts and pods on each.
+type RowPicture = (Resources, Resources, u32, Vec<(u32, u32, u32)>);
+
+/// A pool and what was taken there, without names: racks in blocks, hosts in racks.
+fn picture(shapes: &[Shape], takes: &[Take]) -> Vec<Vec<Vec<RowPicture>>> {
+    let mut blocks: BTreeMap<&str, BTreeMap<&str, Vec<RowPicture>>> = BTreeMap::new();
+    let mut rows = canonical(shapes);
+    // Rows that only a take names: hosts that an earlier role had used.
     for take in takes {
-        let key = (take.role, take.allocatable, take.free, take.pods_per_host);
-        *looks.entry(key).or_default() += take.hosts;
+        rows.push(Shape {
+            domains: take.domains.clone(),
+            allocatable: take.allocatable,
+            free: take.free,
+            hosts: 0,
+        });
     }
-    looks
+    rows.sort();
+    rows.dedup_by(|next, first| {
+        next.hosts == first.hosts && {
+            next.domains == first.domains
+                && next.allocatable == first.allocatable
+                && next.free == first.free
+        }
+    });
+    for row in &rows {
+        let same = |take: &&Take| {
+            row.hosts == 0
+                && take.domains == row.domains
+                && take.allocatable == row.allocatable
+                && take.free == row.free
+        };
+        let own = takes.iter().filter(same);
+        let mut taken: Vec<_> = own
+            .map(|it| (it.role, it.hosts, it.pods_per_host))
+            .collect();
+        taken.sort_unstable();
+        let racks = blocks.entry(&row.domains[0]).or_default();
+        let rack = racks.entry(&row.domains[1]).or_default();
+        rack.push((row.allocatable, row.free, row.hosts, taken));
+    }
+    let sorted = |mut rows: Vec<RowPicture>| {
+        rows.sort();
+        rows
+    };
+    let block = |racks: BTreeMap<&str, Vec<RowPicture>>| {
+        let mut racks: Vec<_> = racks.into_values().map(sorted).collect();
+        racks.sort();
+        racks
+    };
+    let mut blocks: Vec<_> = blocks.into_values().map(block).collect();
+    blocks.sort();
+    blocks
+}
+
+/// Whether the takes are in one domain of the level.
+fn within(takes: &[&Take], level: Option<&str>) -> bool {
+    let depth = match level {
+        None => return true,
+        Some("host") => return takes.iter().map(|take| take.hosts).sum::<u32>() <= 1,
+        Some("block") => 1,
+        Some(_) => 2,
+    };
+    let first = takes.first().map(|take| &take.domains[..depth]);
+    takes
+        .iter()
+        .all(|take| Some(&take.domains[..depth]) == first)
 }
 
 proptest! {
@@ -246,16 +327,40 @@ proptest! {
     }
 
     #[test]
-    fn names_of_domains_do_not_matter(shapes in random::shapes(), role in random::role()) {
-        let (levels, shapes) = (random::levels(), canonical(&shapes));
-        let gang = gang(role);
+    fn names_of_domains_do_not_matter(shapes in random::shapes(), gang in random::gang()) {
+        let (levels, other) = (random::levels(), renamed(&shapes));
         let pods = gang.least();
         let one = fit(&levels, &shapes, &gang, &pods);
-        let other = fit(&levels, &renamed(&shapes), &gang, &pods);
-        let facts = |found: Option<meridian_policies::shapes::Fit>| {
-            found.map(|it| (looks(&it.takes), it.preferences_missed, it.left_on_hosts))
+        let two = fit(&levels, &other, &gang, &pods);
+        let facts = |shapes: &[Shape], found: Option<meridian_policies::shapes::Fit>| {
+            let seen = |it: meridian_policies::shapes::Fit| {
+                (picture(shapes, &it.takes), it.preferences_missed, it.left_on_hosts)
+            };
+            found.map(seen)
         };
-        prop_assert_eq!(facts(one), facts(other));
+        prop_assert_eq!(facts(&shapes, one), facts(&other, two));
+    }
+
+    #[test]
+    fn levels_and_slices_are_kept(shapes in random::shapes(), gang in random::gang()) {
+        let pods = gang.most();
+        let Some(found) = fit(&random::levels(), &shapes, &gang, &pods) else { return Ok(()) };
+        for (role, index) in gang.roles.iter().zip(0_u32..) {
+            let own: Vec<&Take> = found.takes.iter().filter(|take| take.role == index).collect();
+            prop_assert!(within(&own, role.required.as_deref()));
+            let Some(slice) = &role.slice else { continue };
+            let mut parts: BTreeMap<Vec<String>, u32> = BTreeMap::new();
+            for take in own {
+                match slice.level.as_str() {
+                    "host" => prop_assert!(take.pods_per_host.is_multiple_of(slice.pods)),
+                    "rack" => *parts.entry(take.domains.clone()).or_default() +=
+                        take.hosts * take.pods_per_host,
+                    _ => *parts.entry(take.domains[..1].to_vec()).or_default() +=
+                        take.hosts * take.pods_per_host,
+                }
+            }
+            prop_assert!(parts.values().all(|pods| pods.is_multiple_of(slice.pods)));
+        }
     }
 
     #[test]

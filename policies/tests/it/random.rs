@@ -46,6 +46,16 @@ fn level() -> impl Strategy<Value = Option<String>> {
     ]
 }
 
+/// Slices of a few pods, also in levels that are wider than the role's.
+fn slice() -> impl Strategy<Value = Option<SliceShape>> {
+    let level = prop_oneof![Just("block"), Just("rack"), Just("host")];
+    let slice = (1..4_u32, level).prop_map(|(pods, level)| SliceShape {
+        pods,
+        level: level.to_owned(),
+    });
+    option::weighted(0.3, slice)
+}
+
 pub(crate) fn role() -> impl Strategy<Value = RoleShape> {
     let request = prop_oneof![
         Just(resources(0, 2, 4)),
@@ -55,16 +65,20 @@ pub(crate) fn role() -> impl Strategy<Value = RoleShape> {
         Just(resources(4000, 32, 64)),
         Just(resources(8000, 32, 64)),
     ];
-    (request, 1..8_u32, 0..6_u32, 1..4_u32, level(), level()).prop_map(
-        |(per_pod, min, above, step, required, preferred)| RoleShape {
-            name: "worker".into(),
-            per_pod,
-            min,
-            max: min + above,
-            step,
-            required,
-            preferred,
-            slice: None,
+    let levels = (level(), level(), slice());
+    (request, 1..8_u32, 0..6_u32, 1..4_u32, levels).prop_map(
+        |(per_pod, min, above, step, (required, preferred, slice))| {
+            let unit = slice.as_ref().map_or(1, |slice| slice.pods);
+            RoleShape {
+                name: "worker".into(),
+                per_pod,
+                min: min * unit,
+                max: (min + above) * unit,
+                step: step * unit,
+                required,
+                preferred,
+                slice,
+            }
         },
     )
 }

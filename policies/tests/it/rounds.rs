@@ -72,7 +72,7 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Vec<Vec<Shape>> {
     pools
 }
 
-/// Hosts for the smallest size of a gang with one role and no level, first come first served.
+/// Hosts for the smallest size of a gang with one role and no level or slice, first come first served.
 fn first_come(shapes: &[Shape], role: &RoleShape) -> Option<Vec<Take>> {
     let mut missing = role.min;
     let mut takes = Vec::new();
@@ -103,7 +103,7 @@ fn one_more(snapshot: &Snapshot, plan: &Plan, position: usize) -> Option<Plan> {
     let [role] = snapshot.waiting[waiting.index()].shape.roles.as_slice() else {
         return None;
     };
-    if role.required.is_some() {
+    if role.required.is_some() || role.slice.is_some() {
         return None;
     }
     let rooms = after(snapshot, plan);
