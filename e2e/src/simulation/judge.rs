@@ -7,6 +7,8 @@
 mod clusters;
 mod mirrors;
 mod rest;
+#[cfg(test)]
+mod rows_tests;
 mod store;
 
 use std::collections::BTreeMap;

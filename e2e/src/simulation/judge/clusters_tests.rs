@@ -1,47 +1,20 @@
 //! The judge of the clusters finds what is planted.
 
 use meridian_agent::backend::GangKey;
-use meridian_api::ids::{Term, Uid};
-use meridian_api::units::{MilliGpus, Millis};
-use meridian_policies::lifecycle::State;
+use meridian_api::ids::Term;
 
 use super::*;
+use crate::simulation::judge::rows_tests::{GANG, placement};
 
 fn key(epoch: u64) -> GangKey {
-    let gang = GangId {
-        job: Uid(1),
-        index: 0,
-    };
     GangKey {
-        gang,
+        gang: GANG,
         epoch: Epoch(epoch),
     }
 }
 
 fn row(cluster: &str, epoch: u64) -> PlacementRecord {
-    PlacementRecord {
-        gang: key(epoch).gang,
-        namespace: "lab".into(),
-        job: "job".into(),
-        tenant: "org".into(),
-        class: "plain".into(),
-        priority: 0,
-        cluster: cluster.into(),
-        pool: "h100".into(),
-        flavor: "h100".into(),
-        epoch: Epoch(epoch),
-        term: Term(1),
-        state: State::Starting,
-        roles: Vec::new(),
-        gpus: MilliGpus::cards(1),
-        grace: Millis::ZERO,
-        max_runtime: None,
-        place_timeout: None,
-        decided: UnixMillis(0),
-        started: None,
-        traceparent: None,
-        labels: BTreeMap::new(),
-    }
+    placement(cluster, Epoch(epoch), Term(1))
 }
 
 fn event(sequence: u64, what: Truth, epoch: u64, pod: &str) -> TruthEvent {

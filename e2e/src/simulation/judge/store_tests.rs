@@ -1,45 +1,15 @@
 //! The judge of the store finds what is planted.
 
-use meridian_api::ids::{Term, Uid};
-use meridian_api::units::Millis;
-use meridian_policies::lifecycle::State;
+use meridian_api::ids::Term;
 use serde_json::json;
 
 use super::*;
+use crate::simulation::judge::rows_tests::{GANG, placement};
 
 const NOW: UnixMillis = UnixMillis(0);
 
-fn gang() -> GangId {
-    GangId {
-        job: Uid(1),
-        index: 0,
-    }
-}
-
 fn row(epoch: u64) -> PlacementRecord {
-    PlacementRecord {
-        gang: gang(),
-        namespace: "lab".into(),
-        job: "job".into(),
-        tenant: "org".into(),
-        class: "plain".into(),
-        priority: 0,
-        cluster: "eu".into(),
-        pool: "h100".into(),
-        flavor: "h100".into(),
-        epoch: Epoch(epoch),
-        term: Term(2),
-        state: State::Starting,
-        roles: Vec::new(),
-        gpus: MilliGpus::cards(1),
-        grace: Millis::ZERO,
-        max_runtime: None,
-        place_timeout: None,
-        decided: NOW,
-        started: None,
-        traceparent: None,
-        labels: BTreeMap::new(),
-    }
+    placement("eu", Epoch(epoch), Term(2))
 }
 
 fn put(revision: u64, key: Bytes, value: Vec<u8>) -> WatchBatch {
@@ -158,10 +128,7 @@ fn a_decision_that_leaves_out_what_it_read_is_found() {
     let head = Compare::ModRevision(keys::policy_head(), Revision(0));
     let compares = vec![fence(2), head];
     store.wrote(write("hub-0", Operation::CommitDecision, 3, compares));
-    let found = look(
-        &mut store,
-        &put(3, keys::placement(gang()), row(1).to_json()),
-    );
+    let found = look(&mut store, &put(3, keys::placement(GANG), row(1).to_json()));
     // Ledger head, spec, progress and row.
     assert_eq!(invariants(&found), ["S20"; 4]);
 }
@@ -172,10 +139,7 @@ fn an_epoch_that_is_used_twice_is_found() {
     assert_eq!(report(&mut store, 3, &row(5)), []);
     assert_eq!(invariants(&report(&mut store, 4, &row(6))), ["S2"]);
     store.wrote(write("hub-0", Operation::CommitReport, 5, vec![fence(2)]));
-    assert_eq!(
-        look(&mut store, &gone(5, keys::placement(gang()), None)),
-        []
-    );
+    assert_eq!(look(&mut store, &gone(5, keys::placement(GANG), None)), []);
     assert_eq!(invariants(&report(&mut store, 6, &row(6))), ["S2"]);
 }
 
