@@ -169,6 +169,7 @@ fn pool(flavor: &str, free: &[u64], out: u64) -> v1::Pool {
         levels: vec!["rack".to_owned()],
         shapes,
         out_milli_gpus: out * 1000,
+        ..v1::Pool::default()
     }
 }
 
