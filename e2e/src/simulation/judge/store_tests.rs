@@ -1,6 +1,6 @@
 //! The judge of the store finds what is planted.
 
-use meridian_api::ids::Term;
+use meridian_api::ids::{Term, Uid};
 use serde_json::json;
 
 use super::*;
