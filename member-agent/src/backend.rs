@@ -101,7 +101,8 @@ pub enum NodeHealth {
 /// One node as the cluster shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSeen {
-    /// Its name.
+    /// Its name. A host whose cards are of several flavors is one node per flavor, each
+    /// `<host>/<flavor>`; pods are shown on, and ordered to, a node under the same name.
     pub name: String,
     /// Pool it belongs to.
     pub pool: String,
@@ -291,6 +292,11 @@ pub enum ClusterEvent {
     Node(NodeSeen),
     /// This node left the cluster.
     NodeGone(String),
+    /// This pool is like this, and so are all its nodes: they change together, or a node would
+    /// be seen with domains of other levels than its pool has.
+    Pool(PoolSeen, Vec<NodeSeen>),
+    /// This pool is gone; each of its nodes left or moved before.
+    PoolGone(String),
     /// This gang is like this.
     Gang(Box<GangSeen>),
     /// Nothing is left of this gang.

@@ -12,6 +12,7 @@ mod executor;
 mod fences;
 mod gangs;
 mod intake;
+pub mod kubernetes;
 mod metrics;
 mod orders;
 pub mod probes;

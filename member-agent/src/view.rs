@@ -90,6 +90,17 @@ impl View {
         match event {
             ClusterEvent::Node(node) => self.take_node(node, &mut touched),
             ClusterEvent::NodeGone(name) => self.drop_node(&name, &mut touched),
+            ClusterEvent::Pool(pool, nodes) => {
+                touched.pools.insert(pool.name.clone());
+                self.pools.insert(pool.name.clone(), pool);
+                for node in nodes {
+                    self.take_node(node, &mut touched);
+                }
+            }
+            ClusterEvent::PoolGone(name) => {
+                self.pools.remove(&name);
+                touched.pools.insert(name);
+            }
             ClusterEvent::Gang(gang) => self.take_gang(*gang, &mut touched),
             ClusterEvent::GangGone(key) => self.drop_gang(key, &mut touched),
             ClusterEvent::Offer(offer) => {

@@ -1,0 +1,3 @@
+//! A real member cluster behind the Kubernetes API.
+
+pub mod inventory;
