@@ -306,6 +306,7 @@ mod tests {
                 pods: 4,
                 per_pod,
                 template_sha256: template.sha256.clone(),
+                ..v1::RoleIntent::default()
             }],
             ..v1::PlacementIntent::default()
         }

@@ -172,6 +172,8 @@ async fn until(
             ClusterEvent::GangGone(gone) => gangs.retain(|known| known.key != gone),
             ClusterEvent::Node(_)
             | ClusterEvent::NodeGone(_)
+            | ClusterEvent::Pool(..)
+            | ClusterEvent::PoolGone(_)
             | ClusterEvent::Offer(_)
             | ClusterEvent::OfferGone(_) => {}
         }
