@@ -15,7 +15,8 @@ use meridian_api::kinds::{FederatedJob, Tenant, TenantQuota};
 use meridian_api::tree;
 use meridian_api::validate::{self, Findings};
 use meridian_apiserver::{
-    Admission, Admitted, Change, Denial, DryRun, FieldError, FieldReason, Operation, StatusReason,
+    Actor, Admission, Admitted, Change, Denial, DryRun, FieldError, FieldReason, Operation,
+    Request, StatusReason,
 };
 use meridian_runtime::telemetry;
 use meridian_store::keys::{self, ObjectKey, Part};
@@ -27,6 +28,19 @@ use crate::kinds::field_error;
 use crate::model::{FINALIZER, JOBS, TRACEPARENT_ANNOTATION};
 use crate::placement::PlacementRecord;
 use crate::references::{Freshness, Named, References};
+
+/// Name under which the hub itself writes objects. It is given to no caller.
+const OWN_NAME: &str = "system:meridian-hub";
+
+/// The circumstances of what the hub itself writes.
+pub(crate) fn own_request() -> Request {
+    Request {
+        actor: Actor {
+            name: OWN_NAME.to_owned(),
+            groups: Vec::new(),
+        },
+    }
+}
 
 /// Keys in one page of a scan.
 const PAGE: usize = 2_000;
@@ -74,6 +88,9 @@ impl HubAdmission {
         let Some(job) = change.after else {
             return Ok(Admitted::default());
         };
+        if job.pointer("/spec/origin").is_some() && change.actor.name != OWN_NAME {
+            return Err(only_the_hub_writes("spec.origin"));
+        }
         let (warnings, unchanged) = self.fits(job, change).await?;
         Ok(Admitted {
             warnings,
@@ -417,6 +434,15 @@ fn invalid(wrong: Vec<meridian_api::errors::FieldError>) -> Denial {
         reason: StatusReason::Invalid,
         message: String::new(),
         causes: wrong.into_iter().map(field_error).collect(),
+    }
+}
+
+fn only_the_hub_writes(path: &str) -> Denial {
+    let message = "is written by the hub for work that was made in a member cluster: leave it out";
+    Denial {
+        reason: StatusReason::Invalid,
+        message: String::new(),
+        causes: vec![FieldError::new(path, FieldReason::Forbidden, message)],
     }
 }
 

@@ -29,6 +29,9 @@ pub struct HubConfig {
     /// Nobody is identified yet: listeners bind to loopback only, unless this says in so many
     /// words that everybody who can reach them may do everything.
     pub allow_anonymous_from_anywhere: bool,
+    /// Workload class of gangs that others make in a member cluster and that name none; absent =
+    /// such gangs are not queued.
+    pub offered_class: Option<String>,
     /// Where the truth is.
     pub store: StoreConfig,
     /// Terms of leadership, milliseconds.
@@ -50,6 +53,7 @@ impl Default for HubConfig {
             users_advertise: None,
             agents_advertise: None,
             allow_anonymous_from_anywhere: false,
+            offered_class: None,
             store: StoreConfig::default(),
             leadership: LeadershipConfig::default(),
             contact: ContactConfig::default(),

@@ -23,6 +23,7 @@ use crate::journal::Journal;
 use crate::leadership::{Leadership, Role};
 use crate::metrics::Metrics;
 use crate::model::{ContactTerms, Labelled, Model, Situation};
+use crate::offers::OfferKeeper;
 use crate::questions::{Question, answer};
 use crate::sessions::{Orderbook, Said, SessionEvent};
 use crate::settle::{settle_gang, settle_job};
@@ -78,6 +79,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) questions: mpsc::Receiver<Question>,
     /// What clusters are told.
     pub(crate) orders: Orderbook,
+    /// Makes jobs of gangs that others made.
+    pub(crate) offers: OfferKeeper,
     /// What reads add to waiting jobs.
     pub(crate) explanations: Explanations,
     /// Sums over the fleet for readers.
@@ -281,10 +284,12 @@ impl Decider {
         let touched = match event.what {
             Said::Attached {
                 version,
+                tells_offers,
                 heard,
                 digest,
             } => {
                 cluster.version = version;
+                cluster.tells_offers = tells_offers;
                 cluster.heard = Some(heard);
                 cluster.absorb(digest)
             }
@@ -356,6 +361,8 @@ impl Decider {
         if self.model.revision() < self.not_before {
             return Ok(());
         }
+        let newest = self.options.offers.settle(&mut self.model, fence).await?;
+        self.not_before = self.not_before.max(newest);
         self.settle(fence).await?;
         self.decide(fence).await?;
         self.do_chores(fence).await

@@ -30,6 +30,7 @@ use crate::kinds;
 use crate::leadership::{Election, Leader, Leadership};
 use crate::metrics::Metrics;
 use crate::model::JOBS;
+use crate::offers::OfferKeeper;
 use crate::questions::{QUESTIONS, Question};
 use crate::sessions::{AgentSessions, Orderbook, SESSION_EVENTS, SessionEvent, SessionOptions};
 use crate::submissions::Submitter;
@@ -117,7 +118,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         orders: Orderbook::default(),
     };
     let resources = serve_objects(&options, &shared)?;
-    decide(&options, &shared, events, questions);
+    decide(&options, &shared, &resources, events, questions);
     keep_house(&options, &leadership);
     serve_agents(agents, &options, &shared, events_in);
     let HubOptions {
@@ -206,9 +207,16 @@ fn serve_objects(options: &HubOptions, shared: &Shared) -> Result<Resources, Reg
 fn decide(
     options: &HubOptions,
     shared: &Shared,
+    resources: &Resources,
     events: mpsc::Receiver<SessionEvent>,
     questions: mpsc::Receiver<Question>,
 ) {
+    let offers = OfferKeeper::new(
+        resources.clone(),
+        options.clock.clone(),
+        shared.journal.clone(),
+        options.config.offered_class.clone(),
+    );
     let decider = Decider::new(DeciderOptions {
         clock: options.clock.clone(),
         store: Arc::clone(&options.store),
@@ -216,6 +224,7 @@ fn decide(
         events,
         questions,
         orders: shared.orders.clone(),
+        offers,
         explanations: shared.explanations.clone(),
         views: shared.views.clone(),
         journal: shared.journal.clone(),

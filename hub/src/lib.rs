@@ -20,6 +20,7 @@ mod kinds;
 pub mod leadership;
 pub mod metrics;
 mod model;
+mod offers;
 pub mod placement;
 pub mod progress;
 mod questions;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::ids::GangId;
 use meridian_api::units::{Resources, UnixMillis};
+use meridian_proto::convert::MAX_OFFERS;
 use meridian_proto::v1;
 
 use crate::backend::{GangKey, GangSeen, NodeHealth, NodeSeen, OfferSeen, OfferedRole};
@@ -27,6 +28,8 @@ pub(crate) struct Digests {
     touched_pools: BTreeSet<String>,
     touched_gangs: BTreeSet<GangId>,
     touched_offers: BTreeSet<String>,
+    /// Offers beyond what the hub takes: they are told when others have gone.
+    offers_left: BTreeSet<String>,
 }
 
 impl Digests {
@@ -76,7 +79,9 @@ impl Digests {
             .filter_map(|gang| Some((gang.record.gang, listed(view, gang)?)));
         self.gangs = listed.collect();
         let offers = view.offers().map(|seen| (seen.uid.clone(), offer(seen)));
-        self.offers = offers.collect();
+        self.offers = offers.take(MAX_OFFERS).collect();
+        let left = view.offers().skip(MAX_OFFERS);
+        self.offers_left = left.map(|seen| seen.uid.clone()).collect();
         self.sequence += 1;
         v1::Digest {
             sequence: self.sequence,
@@ -133,14 +138,33 @@ impl Digests {
     fn offer_delta(&mut self, view: &View, digest: &mut v1::Digest) {
         for uid in std::mem::take(&mut self.touched_offers) {
             match view.offer(&uid).map(offer) {
-                Some(offer) if self.offers.get(&uid) != Some(&offer) => {
-                    self.offers.insert(uid, offer.clone());
-                    digest.offers.push(offer);
+                Some(offer) => self.tell_offer(offer, digest),
+                None if self.offers.remove(&uid).is_some() => {
+                    digest.removed_offers.push(uid);
+                    // Room for one of those that were held back.
+                    let next = self.offers_left.pop_first();
+                    if let Some(next) = next.and_then(|uid| view.offer(&uid)) {
+                        self.tell_offer(offer(next), digest);
+                    }
                 }
-                None if self.offers.remove(&uid).is_some() => digest.removed_offers.push(uid),
-                Some(_) | None => {}
+                None => {
+                    self.offers_left.remove(&uid);
+                }
             }
         }
+    }
+
+    fn tell_offer(&mut self, offer: v1::OfferedGang, digest: &mut v1::Digest) {
+        let known = self.offers.get(&offer.uid);
+        if known == Some(&offer) {
+            return;
+        }
+        if known.is_none() && self.offers.len() >= MAX_OFFERS {
+            self.offers_left.insert(offer.uid);
+            return;
+        }
+        self.offers.insert(offer.uid.clone(), offer.clone());
+        digest.offers.push(offer);
     }
 }
 

@@ -25,7 +25,7 @@ use crate::metrics::AgentMetrics;
 use crate::report::Session;
 
 /// Session protocols that this agent speaks.
-pub const PROTOCOLS: std::ops::RangeInclusive<u32> = 1..=1;
+pub const PROTOCOLS: std::ops::RangeInclusive<u32> = 1..=2;
 /// From dialling to Welcome. A hub writes the agent's incarnation to its store in between.
 const WELCOME_LIMIT: Millis = Millis::seconds(10);
 /// Bounds of the pause before dialling again: drawn from zero to a limit that doubles from the

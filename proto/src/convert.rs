@@ -8,6 +8,10 @@ use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
 
 use crate::v1;
 
+/// Most gangs made by others that one cluster tells of: twice as many as the largest Kubernetes
+/// clusters have nodes, each of which such a gang needs a GPU of. Agents hold back what is beyond.
+pub const MAX_OFFERS: usize = 10_000;
+
 /// A message that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {

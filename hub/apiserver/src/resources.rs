@@ -224,6 +224,8 @@ pub struct DeleteOptions {
     pub dry_run: DryRun,
     /// What becomes of dependants.
     pub propagation: Propagation,
+    /// Compared in the same transaction.
+    pub compares: Vec<Compare>,
 }
 
 /// What a delete came to.

@@ -276,7 +276,11 @@ impl Resources {
             head,
             ops,
         };
-        let txn = draft.txn(admitted, &WriteOptions::default())?;
+        let with = WriteOptions {
+            compares: options.compares.clone(),
+            ..WriteOptions::default()
+        };
+        let txn = draft.txn(admitted, &with)?;
         if options.dry_run == DryRun::No {
             let response = self.store().txn(StoreCall::WriteObject, txn).await?;
             if !response.succeeded {

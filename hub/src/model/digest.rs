@@ -12,6 +12,7 @@ use meridian_proto::convert::{self, Malformed};
 use meridian_proto::v1;
 
 use super::fleet::{PoolState, Seen};
+use super::offers::Offer;
 
 /// Most pools of one cluster. Hardware generations times purposes in the largest fleets known stay
 /// below a hundred.
@@ -37,6 +38,10 @@ pub(crate) struct Digest {
     pub(crate) seen: Vec<(GangId, Seen)>,
     /// Gangs that are forgotten.
     pub(crate) removed_gangs: Vec<GangId>,
+    /// Gangs that others made.
+    pub(crate) offers: Vec<Offer>,
+    /// Those whose owner is gone.
+    pub(crate) removed_offers: Vec<String>,
 }
 
 impl Digest {
@@ -56,6 +61,8 @@ impl Digest {
             removed_pools: digest.removed_pools.clone(),
             seen: observations(&digest.gangs)?,
             removed_gangs: removed.collect::<Result<_, _>>()?,
+            offers: digest.offers.iter().filter_map(Offer::read).collect(),
+            removed_offers: digest.removed_offers.clone(),
         })
     }
 }

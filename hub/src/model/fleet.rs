@@ -17,6 +17,7 @@ use meridian_store::keys::ObjectKey;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
+use super::offers::Offers;
 use crate::fence::Fence;
 
 /// When silence becomes suspicion, and more.
@@ -56,6 +57,10 @@ pub(crate) struct ClusterState {
     pub(crate) seen: BTreeMap<GangId, Seen>,
     /// Ends of gangs that the agent has let go since: the proof, until what follows is stored.
     pub(crate) proved: BTreeMap<GangId, Seen>,
+    /// Its digests say which gangs others made there.
+    pub(crate) tells_offers: bool,
+    /// Gangs that others made there.
+    pub(crate) offers: Offers,
     /// Epochs of orders that it will not carry out.
     pub(crate) refused: BTreeMap<GangId, Epoch>,
     /// What was last written of it to the store.
@@ -178,6 +183,7 @@ impl Fleet {
             cluster.silent_since = now;
             cluster.seen.clear();
             cluster.proved.clear();
+            cluster.offers.clear();
             cluster.written = Written::default();
         }
     }
@@ -243,6 +249,8 @@ impl ClusterState {
             }
         }
         touched.extend(digest.seen.iter().map(|(gang, _)| *gang));
+        self.offers
+            .absorb(digest.full, digest.offers, digest.removed_offers);
         self.pools.extend(digest.pools);
         self.seen.extend(digest.seen);
         touched

@@ -16,6 +16,7 @@ use meridian_store::KeyValue;
 use meridian_store::keys::ObjectKey;
 
 use super::Model;
+use super::offers::OfferId;
 use crate::progress::JobProgress;
 
 /// Plural under which jobs are stored.
@@ -192,6 +193,19 @@ impl Job {
             .map_or(UnixMillis::ZERO, |time| time.0)
     }
 
+    /// The offer that it was made from, when others made its pods.
+    #[must_use]
+    pub(crate) fn origin(&self) -> Option<OfferId> {
+        let origin = self.object.spec.origin.as_ref()?;
+        Some((origin.cluster.clone(), origin.uid.clone()))
+    }
+
+    /// True when none of its gangs will be placed again.
+    #[must_use]
+    pub(crate) fn is_over(&self) -> bool {
+        (0..self.gang_count()).all(|index| self.progress.is_over(index))
+    }
+
     /// True when the gang, had it no placement, is to get one (or stays suspended).
     #[must_use]
     pub(crate) fn wants_place(&self, index: u32) -> bool {
@@ -266,6 +280,9 @@ impl Model {
         }
         let name = (key.namespace.clone().unwrap_or_default(), key.name.clone());
         self.names.insert(name, uid);
+        if let Some(origin) = job.origin() {
+            self.origins.insert(origin, uid);
+        }
         self.jobs.insert(uid, job);
         self.refresh_job(uid);
     }
@@ -296,7 +313,15 @@ impl Model {
             return;
         }
         self.names.remove(&name);
-        let count = self.jobs.remove(&uid).map_or(0, |job| job.gang_count());
+        let job = self.jobs.remove(&uid);
+        if let Some(origin) = job.as_ref().and_then(Job::origin) {
+            // What is still offered is queued again, as another job.
+            if self.origins.get(&origin) == Some(&uid) {
+                self.origins.remove(&origin);
+            }
+            self.offered.insert(origin);
+        }
+        let count = job.map_or(0, |job| job.gang_count());
         for index in 0..count {
             self.refresh_gang(GangId { job: uid, index });
         }

@@ -8,6 +8,7 @@ mod catalog;
 mod digest;
 mod fleet;
 mod jobs;
+mod offers;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen
 pub(crate) use jobs::{
     FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, TemplateHash, Trouble,
 };
+pub(crate) use offers::{Offer, OfferId, OfferedRole};
 pub(crate) use snapshot::{Labelled, Situation};
 
 use crate::placement::PlacementRecord;
@@ -62,6 +64,10 @@ pub(crate) struct Model {
     unsettled: BTreeSet<GangId>,
     /// Jobs to look at: deleted, suspended, or done.
     unsettled_jobs: BTreeSet<Uid>,
+    /// Jobs of gangs that others made, by offer.
+    origins: BTreeMap<OfferId, Uid>,
+    /// Offers to look at: told, gone, or without their job.
+    offered: BTreeSet<OfferId>,
     /// Clusters whose orders have changed since they were last told.
     untold: BTreeSet<String>,
     /// Jobs as stored that this hub cannot read: what runs of them goes on.
@@ -249,6 +255,12 @@ impl Model {
             }
             catalog::Changed::Policy => {}
         }
+        // What an offer lacked may be there by this change.
+        for (name, cluster) in &self.fleet.clusters {
+            let troubled = cluster.offers.troubled();
+            self.offered
+                .extend(troubled.map(|uid| (name.clone(), uid.clone())));
+        }
     }
 
     fn put_placement(&mut self, gang: &str, entry: &KeyValue) {
@@ -385,6 +397,23 @@ impl Model {
         self.unsettled.clear();
         self.unsettled_jobs.clear();
         self.untold.clear();
+        self.offered.clear();
+    }
+
+    /// Offers to look at, once.
+    pub(crate) fn take_offered(&mut self) -> BTreeSet<OfferId> {
+        std::mem::take(&mut self.offered)
+    }
+
+    /// Puts back offers that were not looked at.
+    pub(crate) fn look_again(&mut self, offers: impl IntoIterator<Item = OfferId>) {
+        self.offered.extend(offers);
+    }
+
+    /// The job that was made from an offer.
+    #[must_use]
+    pub(crate) fn job_of(&self, offer: &OfferId) -> Option<&Job> {
+        self.jobs.get(self.origins.get(offer)?)
     }
 
     /// Clusters whose orders changed, once.
@@ -398,6 +427,12 @@ impl Model {
         self.unsettled.extend(self.placements.keys().copied());
         self.unsettled_jobs.extend(self.jobs.keys().copied());
         self.untold.extend(self.fleet.clusters.keys().cloned());
+        self.offered.extend(self.origins.keys().cloned());
+        for (name, cluster) in &self.fleet.clusters {
+            let uids = cluster.offers.uids();
+            self.offered
+                .extend(uids.map(|uid| (name.clone(), uid.clone())));
+        }
     }
 
     /// Drops refusals and proofs that no placement stands for any more.
@@ -419,5 +454,17 @@ impl Model {
         self.unsettled.extend(gangs);
         self.untold.insert(cluster.to_owned());
         self.changed = true;
+        let known = self.fleet.clusters.get_mut(cluster);
+        let Some((uids, renewed)) = known.map(|known| known.offers.take_touched()) else {
+            return;
+        };
+        let id = |uid: String| (cluster.to_owned(), uid);
+        self.offered.extend(uids.into_iter().map(id));
+        if renewed {
+            let first = (cluster.to_owned(), String::new());
+            let here = self.origins.range(first..).map(|(origin, _)| origin);
+            let here = here.take_while(|(name, _)| name == cluster);
+            self.offered.extend(here.cloned());
+        }
     }
 }

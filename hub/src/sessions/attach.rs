@@ -18,7 +18,9 @@ use crate::answers::store_error;
 use crate::fence::{Commit, Fence, put};
 
 /// Session protocols that this hub speaks.
-pub(crate) const PROTOCOLS: std::ops::RangeInclusive<u32> = 1..=1;
+pub(crate) const PROTOCOLS: std::ops::RangeInclusive<u32> = 1..=2;
+/// From this one on an agent tells of gangs that others made, and sends logs.
+pub(crate) const OFFERS_AND_LOGS: u32 = 2;
 /// Bytes of a credential.
 const CREDENTIAL_BYTES: usize = 32;
 /// Attaches of one cluster that may collide before the agent is asked to come again: only copies

@@ -46,6 +46,8 @@ pub(crate) enum Said {
     Attached {
         /// Its version.
         version: String,
+        /// Its digests say which gangs others made: that one is not named means that it is gone.
+        tells_offers: bool,
         /// When it was last heard; the session keeps it up to date.
         heard: Heard,
         /// What runs.

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
+use super::attach::OFFERS_AND_LOGS;
 use super::orders::{Order, Orders, intent};
 use super::service::SessionOptions;
 use super::{Said, SessionEvent};
@@ -121,6 +122,7 @@ impl Session {
         orders.mark_changed();
         self.tell_model(Said::Attached {
             version,
+            tells_offers: protocol >= OFFERS_AND_LOGS,
             heard,
             digest,
         })

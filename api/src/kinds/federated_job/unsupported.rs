@@ -29,10 +29,6 @@ pub(super) fn check(spec: &FederatedJobSpec, found: &mut Findings) {
         let message = "no replacement is started by this release: use Exclusive or Pinned";
         found.unsupported("spec.partitionRule", message);
     }
-    if spec.origin.is_some() {
-        let message = "is written by the hub for work that was made in a member cluster";
-        found.unsupported("spec.origin", message);
-    }
     if spec
         .dependencies
         .as_ref()

@@ -83,6 +83,10 @@ impl Checked for FederatedJobSpec {
         }
         if let Some(origin) = &self.origin {
             origin.check(found);
+            if self.placement.clusters != [origin.cluster.clone()] {
+                let message = format!("its pods are in cluster {}: name that one", origin.cluster);
+                found.invalid("spec.placement.clusters", message);
+            }
         }
         self.retry.check(found);
         unsupported::check(self, found);
