@@ -172,7 +172,8 @@ impl Picker<'_> {
                     at += 1;
                 }
                 let it = self.tree.domain(ancestor);
-                groups.push(Reverse((it.free, it.looks, it.label, start, at, sum)));
+                let free = self.tree.free(ancestor);
+                groups.push(Reverse((free, it.looks, it.label, start, at, sum)));
             }
             let mut heap = BinaryHeap::from(groups);
             (from, to) = (0, 0);

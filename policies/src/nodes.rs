@@ -5,12 +5,14 @@
 //! look like; their names only tell apart those that look the same. Never binds.
 
 mod index;
+mod replace;
 
 use meridian_api::reasons::Reason;
 use meridian_api::units::Resources;
 
 use crate::model::{Amounts, GangShape};
 pub use crate::nodes::index::Index;
+pub use crate::nodes::replace::{Replacement, replace};
 
 /// One node of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -82,7 +82,8 @@ fn greedy(tree: &mut Tree, levels: &[String], wants: &[Want]) -> Option<Vec<Step
     all.then_some(steps)
 }
 
-fn step(tree: &Tree, role: usize, pick: &Pick) -> Step {
+/// A pick of that role.
+pub(crate) fn step(tree: &Tree, role: usize, pick: &Pick) -> Step {
     let kind = tree.kind(pick.kind);
     Step {
         role: u32::try_from(role).expect("a gang has fewer roles than 2^32"),

@@ -94,6 +94,26 @@ pub(crate) fn pick(tree: &Tree, levels: usize, want: &Want) -> Option<Vec<Pick>>
     }
 }
 
+/// Hosts inside `domain`, whatever level is required unless it is the host; `None` when they do
+/// not hold the role.
+pub(crate) fn pick_in(
+    tree: &Tree,
+    levels: usize,
+    want: &Want,
+    domain: DomainIx,
+) -> Option<Vec<Pick>> {
+    let mut picker = Picker::new(tree, levels, want);
+    if want.required == Scope::Host {
+        return picker.on_one_host(domain);
+    }
+    if picker.room(domain) < u64::from(want.pods) {
+        return None;
+    }
+    let mut picks = Vec::new();
+    picker.assign(domain, &mut picks);
+    Some(picks)
+}
+
 /// Pods of the role that the one place of its required level holds that holds the most; at most
 /// as many as it asks for.
 pub(crate) fn most(tree: &Tree, levels: usize, want: &Want) -> u32 {
@@ -129,6 +149,8 @@ pub(crate) struct Picker<'a> {
     slice_depth: usize,
     /// Pods that go on a host together.
     on_host: u32,
+    /// GPUs of a slice, in thousandths.
+    slice_gpus: u64,
     /// Pods per host by free GPUs, as far as GPUs go.
     by_cards: [u64; CARDS - 1],
     /// Pods that a host of each kind holds.
@@ -157,6 +179,7 @@ impl<'a> Picker<'a> {
             levels,
             slice_depth,
             on_host,
+            slice_gpus: gpus.saturating_mul(u64::from(want.slice)),
             by_cards,
             capacities: vec![u32::MAX; tree.kinds().len()],
             rooms: vec![UNKNOWN; tree.domains().len()],
@@ -178,6 +201,7 @@ impl<'a> Picker<'a> {
 
     /// Never less than the pods that the domain holds.
     pub(crate) fn bound(&self, domain: DomainIx) -> u64 {
+        let free = self.tree.free(domain);
         let domain = self.tree.domain(domain);
         let counted = domain.cards.iter().zip(&self.by_cards);
         let sum = counted.fold(0_u64, |sum, (hosts, pods)| sum + u64::from(*hosts) * pods);
@@ -186,10 +210,24 @@ impl<'a> Picker<'a> {
             return sum;
         }
         let gpus = self.want.per_pod.gpus.0;
-        let by_sum = domain.free.checked_div(gpus);
+        let by_sum = free.checked_div(gpus);
         by_sum
             .unwrap_or(u64::from(larger) * u64::from(self.want.pods))
             .saturating_add(sum)
+    }
+
+    fn is_innermost(&self, ix: DomainIx) -> bool {
+        self.tree.domain(ix).depth == self.tree.depth()
+    }
+
+    /// Free GPUs without which a domain holds nothing.
+    fn least_free(&self, ix: DomainIx) -> u64 {
+        let depth = self.tree.domain(ix).depth;
+        if depth > 0 && depth <= self.slice_depth {
+            self.slice_gpus
+        } else {
+            self.want.per_pod.gpus.0
+        }
     }
 
     /// Pods that the domain holds, in whole slices.
@@ -199,8 +237,9 @@ impl<'a> Picker<'a> {
             return known;
         }
         let mut room = 0_u64;
-        if self.bound(ix) > 0 {
-            let tree = self.tree;
+        let tree = self.tree;
+        // Looking at the hosts of an innermost domain costs no more than the bound.
+        if tree.free(ix) >= self.least_free(ix) && (self.is_innermost(ix) || self.bound(ix) > 0) {
             let domain = tree.domain(ix);
             for row in &domain.rows {
                 room += u64::from(row.hosts) * u64::from(self.capacity(row.kind));
@@ -226,40 +265,46 @@ impl<'a> Picker<'a> {
     }
 
     fn within(&mut self, scope: Scope) -> Option<Vec<Pick>> {
-        let mut picks = Vec::new();
         match scope {
             Scope::Pool => {
                 if self.room(DomainIx::POOL) < u64::from(self.want.pods) {
                     return None;
                 }
+                let mut picks = Vec::new();
                 self.assign(DomainIx::POOL, &mut picks);
+                Some(picks)
             }
-            Scope::Domain(depth) => return self.tightest_domain(depth),
-            Scope::Host => {
-                let mut kinds = self.kinds_in(DomainIx::POOL);
-                kinds.retain(|(kind, _)| self.capacities[kind.index()] >= self.want.pods);
-                if kinds.is_empty() {
-                    return None;
-                }
-                self.fill(DomainIx::POOL, self.want.pods, kinds, &mut picks);
-            }
+            Scope::Domain(depth) => self.tightest_domain(depth),
+            Scope::Host => self.on_one_host(DomainIx::POOL),
         }
+    }
+
+    fn on_one_host(&mut self, domain: DomainIx) -> Option<Vec<Pick>> {
+        let mut kinds = self.kinds_in(domain);
+        kinds.retain(|(kind, _)| self.capacities[kind.index()] >= self.want.pods);
+        if kinds.is_empty() {
+            return None;
+        }
+        let mut picks = Vec::new();
+        self.fill(domain, self.want.pods, kinds, &mut picks);
         Some(picks)
     }
 
     /// The best of the tightest domains at `depth` that hold all.
     fn tightest_domain(&mut self, depth: usize) -> Option<Vec<Pick>> {
         let pods = u64::from(self.want.pods);
+        let gpus = self.want.per_pod.gpus.0.saturating_mul(pods);
         let mut candidates: Vec<Reverse<(u64, u64, u64, DomainIx)>> = Vec::new();
-        for ix in self.at_depth(depth) {
-            if self.bound(ix) < pods {
+        for (ix, domain) in (0..).map(DomainIx).zip(self.tree.domains()) {
+            let free = self.tree.free(ix);
+            if free < gpus || domain.depth != depth || !domain.named || domain.looks == 0 {
                 continue;
             }
-            let domain = self.tree.domain(ix);
-            let key = (domain.free, domain.looks, domain.label, ix);
+            let key = (free, domain.looks, domain.label, ix);
             match candidates.last_mut() {
                 // Neighbours are often alike; of those one is enough.
                 Some(Reverse(last)) if (last.0, last.1) == (key.0, key.1) => *last = key.min(*last),
+                Some(_) | None if self.bound(ix) < pods => {}
                 Some(_) | None => candidates.push(Reverse(key)),
             }
         }
@@ -347,7 +392,8 @@ impl<'a> Picker<'a> {
             let room = self.room(*child);
             if room > 0 {
                 let domain = tree.domain(*child);
-                rooms.push((room, domain.free, domain.looks, domain.label, *child));
+                let free = tree.free(*child);
+                rooms.push((room, free, domain.looks, domain.label, *child));
             }
         }
         let mut give = |child: DomainIx, room: u64| {

@@ -67,8 +67,6 @@ pub(crate) struct Domain {
     pub(crate) label: u64,
     /// False when its hosts do not say in which domain they are: then they are in none.
     pub(crate) named: bool,
-    /// Free GPUs, in thousandths.
-    pub(crate) free: u64,
     /// Equal for domains that look the same, names apart; differs otherwise, but for one chance
     /// in 2^64.
     pub(crate) looks: u64,
@@ -95,6 +93,8 @@ pub(crate) struct Tree {
     depth: usize,
     typical: Typical,
     domains: Vec<Domain>,
+    /// Free GPUs of each domain, in thousandths: apart, as most domains are passed over by it.
+    free: Vec<u64>,
     spare_domains: Vec<DomainIx>,
     kinds: Vec<Kind>,
     spare_kinds: Vec<KindIx>,
@@ -129,6 +129,7 @@ impl Tree {
             depth,
             typical,
             domains: Vec::new(),
+            free: Vec::new(),
             spare_domains: Vec::new(),
             kinds: Vec::new(),
             spare_kinds: Vec::new(),
@@ -145,6 +146,11 @@ impl Tree {
 
     pub(crate) fn domain(&self, ix: DomainIx) -> &Domain {
         &self.domains[ix.index()]
+    }
+
+    /// Free GPUs in the domain, in thousandths.
+    pub(crate) fn free(&self, ix: DomainIx) -> u64 {
+        self.free[ix.index()]
     }
 
     pub(crate) fn kind(&self, ix: KindIx) -> &Kind {
@@ -207,18 +213,18 @@ impl Tree {
             depth,
             label,
             named,
-            free: 0,
             looks: 0,
             cards: [0; CARDS],
             rows: Vec::new(),
             children: Vec::new(),
         };
         if let Some(ix) = self.spare_domains.pop() {
-            self.domains[ix.index()] = domain;
+            (self.domains[ix.index()], self.free[ix.index()]) = (domain, 0);
             return ix;
         }
         let next = u32::try_from(self.domains.len()).expect("a pool has fewer domains than 2^32");
         self.domains.push(domain);
+        self.free.push(0);
         DomainIx(next)
     }
 
@@ -347,12 +353,13 @@ impl Tree {
         let mut difference = looks;
         let mut at = Some(domain);
         while let Some(ix) = at {
-            let domain = &mut self.domains[ix.index()];
-            domain.free = if delta < 0 {
-                domain.free.saturating_sub(free)
+            let sum = &mut self.free[ix.index()];
+            *sum = if delta < 0 {
+                sum.saturating_sub(free)
             } else {
-                domain.free.saturating_add(free)
+                sum.saturating_add(free)
             };
+            let domain = &mut self.domains[ix.index()];
             domain.cards[cards] = shifted(domain.cards[cards]);
             let before = scramble(domain.looks);
             domain.looks = domain.looks.wrapping_add(difference);

@@ -24,6 +24,8 @@ struct Entry {
     name: String,
     /// `None` when it takes no new pods, or is gone.
     seat: Option<(DomainIx, KindIx)>,
+    /// Its domains while it has no seat.
+    away: Vec<String>,
 }
 
 /// The nodes of one pool.
@@ -91,6 +93,10 @@ impl Index {
             let domain = self.domain(at, &node.domains);
             (domain, self.tree.kind_of(node.allocatable, node.free))
         });
+        self.nodes[at].away.clear();
+        if seat.is_none() {
+            self.nodes[at].away.extend_from_slice(&node.domains);
+        }
         if seat == self.nodes[at].seat {
             return;
         }
@@ -120,7 +126,7 @@ impl Index {
     fn add_name(&mut self, name: &str) -> usize {
         let entry = Entry {
             name: name.to_owned(),
-            seat: None,
+            ..Entry::default()
         };
         let at = if let Some(at) = self.spare.pop() {
             self.nodes[at] = entry;
@@ -268,9 +274,54 @@ impl Index {
         canonical(&self.groups.iter().map(shape).collect::<Vec<_>>())
     }
 
+    pub(super) fn position(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// A node as it counts; `None` when it takes no new pods, or is gone.
+    pub(super) fn node(&self, at: usize) -> Option<Node> {
+        let entry = self.nodes.get(at)?;
+        let (domain, kind) = entry.seat?;
+        let kind = self.tree.kind(kind);
+        Some(Node {
+            name: entry.name.clone(),
+            domains: self.path_of[domain.index()].clone(),
+            allocatable: kind.allocatable,
+            free: kind.free,
+            ready: true,
+        })
+    }
+
+    /// Names of a node's domains.
+    pub(super) fn domains(&self, at: usize) -> &[String] {
+        let entry = self.nodes.get(at);
+        let seat = entry.and_then(|entry| entry.seat);
+        match (seat, entry) {
+            (Some((domain, _)), _) => &self.path_of[domain.index()],
+            (None, Some(entry)) => &entry.away,
+            (None, None) => &[],
+        }
+    }
+
+    /// The domain of these names, the innermost if all are given; the pool for none.
+    pub(super) fn domain_of(&self, names: &[String]) -> Option<DomainIx> {
+        if names.is_empty() {
+            return Some(DomainIx::POOL);
+        }
+        self.paths.get(names.len() - 1)?.get(names).copied()
+    }
+
+    pub(super) const fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    pub(super) fn levels(&self) -> &[String] {
+        &self.levels
+    }
+
     /// A node for each host of the steps. A node that was used before is used again before one
     /// that looks like it.
-    fn expand(&self, gang: &GangShape, steps: Vec<Step>) -> Vec<Member> {
+    pub(super) fn expand(&self, gang: &GangShape, steps: Vec<Step>) -> Vec<Member> {
         let mut used: BTreeMap<(DomainIx, KindIx), usize> = BTreeMap::new();
         let mut again: BTreeMap<(DomainIx, _, _), Vec<usize>> = BTreeMap::new();
         let reuse = gang.roles.len() > 1;
@@ -311,7 +362,9 @@ impl Index {
             for (_, _, pods, hosts) in same {
                 seats.extend(hosts.iter().map(|host| (*host, *pods)));
             }
-            seats.sort_by(|a, b| self.nodes[a.0].name.cmp(&self.nodes[b.0].name));
+            if same.len() > 1 {
+                seats.sort_by(|a, b| self.nodes[a.0].name.cmp(&self.nodes[b.0].name));
+            }
             let role = same[0].0;
             let last = members.last().filter(|last| last.role == role);
             let mut rank = last.map_or(0, |last| last.rank + 1);

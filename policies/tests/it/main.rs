@@ -12,4 +12,5 @@ mod nodes;
 mod queue;
 mod quota;
 mod random;
+mod replace;
 mod rounds;

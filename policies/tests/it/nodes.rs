@@ -122,7 +122,7 @@ fn slices_stay_whole_while_the_role_spreads() {
     assert_eq!(placed(10).unwrap_err().reason, Reason::NeverPlaceable);
 }
 
-fn nodes() -> impl Strategy<Value = Vec<Node>> {
+pub(crate) fn nodes() -> impl Strategy<Value = Vec<Node>> {
     let ready = prop::bool::weighted(0.9);
     prop::collection::vec((random::shape(), ready), 0..14).prop_map(|list| {
         let node =
@@ -209,7 +209,12 @@ fn ranks_are_contiguous(nodes: &[Node], members: &[Member], role: u32, pods: u32
 }
 
 /// The ranks `0..k`, `k..2k` and so on are each in one domain of the slice's level.
-fn slices_are_whole(nodes: &[Node], members: &[Member], role: u32, gang: &GangShape) -> bool {
+pub(crate) fn slices_are_whole(
+    nodes: &[Node],
+    members: &[Member],
+    role: u32,
+    gang: &GangShape,
+) -> bool {
     let Some(slice) = &gang.roles[role as usize].slice else {
         return true;
     };
