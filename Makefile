@@ -4,7 +4,7 @@
 #   make test    every test, against the real etcd and kubectl (sets itself up)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench build simulate setup
+.PHONY: help demo test check bench build simulate simulate-trace setup
 
 # The real tools, as e2e/setup.sh builds them, or brought along; tests read these two names.
 tool = $(or $(if $(KUBEBUILDER_ASSETS),$(wildcard $(KUBEBUILDER_ASSETS)/$(1))),$\
@@ -13,7 +13,7 @@ export MERIDIAN_ETCD ?= $(call tool,etcd)
 export MERIDIAN_KUBECTL ?= $(call tool,kubectl)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## a simulated week of a three-region federation; ARGS="--serve" keeps it running
 	@e2e/setup.sh build
@@ -38,6 +38,10 @@ build: ## release binaries in target/release
 simulate: ## the long fault simulation: SEEDS=500
 	@e2e/setup.sh build
 	MERIDIAN_SEEDS=$(or $(SEEDS),500) cargo test --release -p meridian-e2e --test simulation
+
+simulate-trace: ## a public trace through the decisions: TRACE=philly|helios|openb ARGS="--json"
+	cargo build --release -p meridian-sim
+	time target/release/meridian-sim $(or $(TRACE),philly) $(ARGS)
 
 setup: ## install and build what is missing
 	@e2e/setup.sh

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("meridian-proto", &["meridian-api"]),
     ("meridian-runtime", &["meridian-api"]),
     ("meridian-policies", &["meridian-api"]),
+    ("meridian-sim", &["meridian-api", "meridian-policies"]),
     ("meridian-store", &["meridian-api", "meridian-runtime"]),
     // Generic over kinds: it knows the store's words, but no kind, no GPU and no decision.
     (
@@ -69,7 +70,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that neither decide nor name: nothing below a pure crate may bring one in.
-const PURE: &[&str] = &["meridian-api", "meridian-policies"];
+const PURE: &[&str] = &["meridian-api", "meridian-policies", "meridian-sim"];
 const IMPURE: &[&str] = &[
     "axum",
     "etcd-client",

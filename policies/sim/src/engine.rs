@@ -1,0 +1,501 @@
+//! The engine: what happens, instant by instant, when `decide` is asked whenever it could answer
+//! something else than before.
+//!
+//! Owns simulated time, the queue of events, and the snapshot that decisions read, changed in
+//! place by what each event changed. Never orders, chooses or places: there is one scheduler, and
+//! this is not it.
+//!
+//! All events of one instant happen before its round. A round is left out when the last one has
+//! refused every kind of gang that waits and nothing has become free since: a refusal follows from
+//! room and quota, and both have only shrunk. [`Rounds::Always`] leaves none out; tests hold the
+//! two to the same result.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use meridian_api::ids::Epoch;
+use meridian_api::reasons::Reason;
+use meridian_api::units::{MilliGpus, Millis, UnixMillis};
+use meridian_policies::check::Violation;
+use meridian_policies::model::{Held, Placed, Plan, Snapshot};
+
+use crate::meters::{Meters, TypicalPods};
+use crate::room::{NotThere, Room, Seat};
+use crate::trace::HostsUp;
+use crate::world::{Gangs, World};
+
+/// Restarts of one gang: a fleet that loses a gang so often does nothing else.
+const MAX_ATTEMPTS: u32 = 10_000;
+
+/// Which rounds are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rounds {
+    /// Those that could place something.
+    #[default]
+    WhenNeeded,
+    /// One after every instant at which something happened while something waits.
+    Always,
+}
+
+/// Whether plans are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checks {
+    /// They are taken as they are.
+    #[default]
+    None,
+    /// By the independent check, each of them.
+    EachPlan,
+}
+
+/// How a simulation is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Least time between two rounds: what happens in between is decided on together. Zero asks
+    /// at once.
+    pub round_every: Millis,
+    /// Which rounds are run.
+    pub rounds: Rounds,
+    /// Whether plans are checked.
+    pub checks: Checks,
+}
+
+/// A simulation that cannot go on: a defect of the decision, or a trace beyond its limits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The check found fault with a plan.
+    #[error("the plan at {at} breaks an invariant: {violation}")]
+    Violation {
+        /// When.
+        at: UnixMillis,
+        /// The first of what it found.
+        violation: Violation,
+    },
+    /// A plan takes hosts that are not there.
+    #[error("the plan at {at} cannot be carried out")]
+    NotThere {
+        /// When.
+        at: UnixMillis,
+        /// What is missing.
+        source: NotThere,
+    },
+    /// Hosts of a pool that is not in the fleet.
+    #[error("there is no pool {pool} in cluster {cluster}")]
+    NoPool {
+        /// The cluster.
+        cluster: String,
+        /// The pool.
+        pool: String,
+    },
+    /// A gang was lost again and again.
+    #[error("the gang of line {line} was lost {MAX_ATTEMPTS} times")]
+    LostTooOften {
+        /// Position in the trace, from 0.
+        line: u32,
+    },
+}
+
+/// What became of one job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// When it first ran.
+    pub started: Option<UnixMillis>,
+    /// When it was done.
+    pub ended: Option<UnixMillis>,
+    /// Time in the queue, all stays together.
+    pub waited: Millis,
+    /// Time that it ran and had to run again.
+    pub lost: Millis,
+    /// How often it was lost.
+    pub losses: u32,
+    /// Reason of the newest refusal.
+    pub reason: Option<Reason>,
+}
+
+/// What a simulation came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) meters: Meters,
+    pub(crate) begin: UnixMillis,
+    pub(crate) end: UnixMillis,
+    pub(crate) rounds: u64,
+    pub(crate) instants: u64,
+}
+
+/// One instant, after everything that happened at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// When.
+    pub at: UnixMillis,
+    /// What the next decision would see.
+    pub snapshot: &'a Snapshot,
+}
+
+struct Running {
+    since: UnixMillis,
+    attempt: u32,
+    seats: Vec<Seat>,
+}
+
+/// Where a gang is.
+enum Place {
+    /// Not submitted, or done.
+    Nowhere,
+    Waiting {
+        since: UnixMillis,
+    },
+    Running(Running),
+}
+
+struct Engine<'a> {
+    world: &'a World,
+    gangs: &'a Gangs,
+    options: Options,
+    snapshot: Snapshot,
+    room: Room,
+    typical: TypicalPods,
+    places: Vec<Place>,
+    epochs: Vec<Option<Epoch>>,
+    /// By end, then gang; those of an older attempt mean nothing.
+    ends: BinaryHeap<Reverse<(UnixMillis, u32, u32)>>,
+    arrived: usize,
+    steps: &'a [HostsUp],
+    stepped: usize,
+    /// Kinds that the last round refused, and why, as long as nothing has become free since.
+    refused: BTreeMap<u32, Reason>,
+    /// Something may be placed.
+    due: bool,
+    next_round: UnixMillis,
+    touched: Vec<bool>,
+    outcome: Outcome,
+}
+
+/// Runs a trace to its end; `watch` sees each moment.
+pub(crate) fn run(
+    world: &World,
+    gangs: &Gangs,
+    steps: &[HostsUp],
+    options: Options,
+    watch: &mut dyn FnMut(Moment<'_>),
+) -> Result<Outcome, EngineError> {
+    let mut engine = Engine::new(world, gangs, steps, options);
+    while let Some(at) = engine.next_instant() {
+        engine.outcome.meters.advance(at);
+        engine.outcome.end = at;
+        engine.outcome.instants += 1;
+        engine.take_ends(at);
+        engine.take_steps(at)?;
+        engine.take_arrivals(at);
+        engine.due |= options.rounds == Rounds::Always;
+        if engine.due && at >= engine.next_round && !engine.snapshot.waiting.is_empty() {
+            engine.round(at)?;
+        }
+        engine.read_meters();
+        watch(Moment {
+            at,
+            snapshot: &engine.snapshot,
+        });
+    }
+    let at = engine.outcome.end;
+    for (run, place) in engine.outcome.runs.iter_mut().zip(&engine.places) {
+        if let Place::Waiting { since } = place {
+            run.waited = run.waited.saturating_add(at.since(*since));
+        }
+    }
+    Ok(engine.outcome)
+}
+
+impl<'a> Engine<'a> {
+    fn new(world: &'a World, gangs: &'a Gangs, steps: &'a [HostsUp], options: Options) -> Self {
+        let begin = gangs
+            .list
+            .first()
+            .map_or(UnixMillis::ZERO, |gang| gang.submit);
+        let pods = gangs.list.iter().flat_map(|gang| {
+            let roles = &gangs.kinds[gang.kind as usize].shape.roles;
+            roles.iter().map(|role| (role.per_pod, u64::from(role.min)))
+        });
+        let count = gangs.list.len();
+        Self {
+            world,
+            gangs,
+            options,
+            snapshot: world.empty.clone(),
+            room: Room::new(&world.fleet.pools),
+            typical: TypicalPods::new(pods),
+            places: (0..count).map(|_| Place::Nowhere).collect(),
+            epochs: vec![None; count],
+            ends: BinaryHeap::new(),
+            arrived: 0,
+            steps,
+            stepped: 0,
+            refused: BTreeMap::new(),
+            due: false,
+            next_round: begin,
+            touched: vec![true; world.empty.pools.len()],
+            outcome: Outcome {
+                runs: vec![Run::default(); count],
+                meters: Meters::new(&world.empty, begin),
+                begin,
+                end: begin,
+                ..Outcome::default()
+            },
+        }
+    }
+
+    /// The next instant at which anything happens; `None` when nothing can happen any more.
+    fn next_instant(&self) -> Option<UnixMillis> {
+        let arrival = self.gangs.list.get(self.arrived).map(|gang| gang.submit);
+        let end = self.ends.peek().map(|Reverse((at, ..))| *at);
+        let waits = !self.snapshot.waiting.is_empty();
+        let round = (self.due && waits).then_some(self.next_round);
+        let matters = waits || arrival.is_some() || !self.snapshot.held.is_empty();
+        let step = self.steps.get(self.stepped).filter(|_| matters);
+        let next = [arrival, end, round, step.map(|step| step.at)];
+        let next = next.into_iter().flatten().min()?;
+        Some(next.max(self.outcome.end))
+    }
+
+    fn take_arrivals(&mut self, at: UnixMillis) {
+        while let Some(gang) = self.gangs.list.get(self.arrived) {
+            if gang.submit > at {
+                break;
+            }
+            let ordinal = u32::try_from(self.arrived).unwrap_or(u32::MAX);
+            self.arrived += 1;
+            self.queue(ordinal, at);
+        }
+    }
+
+    fn take_ends(&mut self, at: UnixMillis) {
+        while let Some(Reverse((end, gang, attempt))) = self.ends.peek().copied() {
+            if end > at {
+                break;
+            }
+            self.ends.pop();
+            let current = match &self.places[gang as usize] {
+                Place::Running(running) => running.attempt == attempt,
+                Place::Nowhere | Place::Waiting { .. } => false,
+            };
+            if current {
+                self.release(gang);
+                self.outcome.runs[gang as usize].ended = Some(at);
+            }
+        }
+    }
+
+    fn take_steps(&mut self, at: UnixMillis) -> Result<(), EngineError> {
+        while let Some(step) = self.steps.get(self.stepped) {
+            if step.at > at {
+                break;
+            }
+            self.stepped += 1;
+            let pool = self.world.pool(&step.cluster, &step.pool);
+            let pool = pool.ok_or_else(|| EngineError::NoPool {
+                cluster: step.cluster.clone(),
+                pool: step.pool.clone(),
+            })?;
+            let before = self.room.up(pool);
+            let rows = &mut self.snapshot.pools[pool].shapes;
+            let lost = self.room.set_up(pool, rows, step.up);
+            self.touched[pool] = true;
+            // A smaller fleet refuses for other reasons: ask again, whichever way it went.
+            if self.room.up(pool) != before {
+                self.freed();
+            }
+            for gang in lost {
+                self.lose(gang, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A host went away under a gang: all of it ends, and it waits again.
+    fn lose(&mut self, gang: u32, at: UnixMillis) -> Result<(), EngineError> {
+        let Some(running) = self.release(gang) else {
+            return Ok(());
+        };
+        let run = &mut self.outcome.runs[gang as usize];
+        run.lost = run.lost.saturating_add(at.since(running.since));
+        run.losses += 1;
+        if run.losses >= MAX_ATTEMPTS {
+            return Err(EngineError::LostTooOften { line: gang });
+        }
+        self.queue(gang, at);
+        Ok(())
+    }
+
+    /// Puts a gang into the queue, with its place in it.
+    fn queue(&mut self, gang: u32, at: UnixMillis) {
+        let generation = self.snapshot.store_generation;
+        let epoch = match self.epochs[gang as usize] {
+            None => Epoch::first(generation),
+            Some(last) => last.next(generation).unwrap_or(last),
+        };
+        self.epochs[gang as usize] = Some(epoch);
+        let row = self.gangs.waiting(gang, epoch);
+        let key = (row.submitted, row.gang);
+        let place = self
+            .snapshot
+            .waiting
+            .partition_point(|other| (other.submitted, other.gang) < key);
+        self.snapshot.waiting.insert(place, row);
+        self.places[gang as usize] = Place::Waiting { since: at };
+        let kind = self.gangs.kind(gang);
+        let meters = &mut self.outcome.meters;
+        meters.tenants[kind.tenant.index()].waiting += kind.gpus.0;
+        meters.demand_changed();
+        match self.refused.get(&self.gangs.list[gang as usize].kind) {
+            Some(reason) if self.options.rounds == Rounds::WhenNeeded => {
+                meters.block(*reason, kind.tenant, kind.gpus);
+                self.outcome.runs[gang as usize].reason = Some(*reason);
+            }
+            Some(_) | None => self.due = true,
+        }
+    }
+
+    /// Something has become free: what was refused may be placed.
+    fn freed(&mut self) {
+        self.refused.clear();
+        self.due = true;
+    }
+
+    /// Takes a running gang off its hosts.
+    fn release(&mut self, gang: u32) -> Option<Running> {
+        let place = &mut self.places[gang as usize];
+        if !matches!(place, Place::Running(_)) {
+            return None;
+        }
+        let Place::Running(running) = std::mem::replace(place, Place::Nowhere) else {
+            return None;
+        };
+        self.room
+            .free(&mut self.snapshot.pools, gang, &running.seats);
+        for seat in &running.seats {
+            self.touched[seat.pool] = true;
+        }
+        let id = self.gangs.list[gang as usize].id;
+        if let Ok(row) = self
+            .snapshot
+            .held
+            .binary_search_by_key(&id, |held| held.gang)
+        {
+            let held = self.snapshot.held.remove(row);
+            let meters = &mut self.outcome.meters;
+            meters.tenants[held.tenant.index()].held -= held.gpus.0;
+            meters.demand_changed();
+        }
+        self.freed();
+        Some(running)
+    }
+
+    fn round(&mut self, at: UnixMillis) -> Result<(), EngineError> {
+        self.snapshot.now = at;
+        self.snapshot.revision.0 += 1;
+        self.snapshot.seed = self.snapshot.revision.0;
+        let plan = meridian_policies::decide(&self.snapshot);
+        if self.options.checks == Checks::EachPlan {
+            let found = meridian_policies::check(&self.snapshot, &plan);
+            if let Some(violation) = found.into_iter().next() {
+                return Err(EngineError::Violation { at, violation });
+            }
+        }
+        self.outcome.rounds += 1;
+        self.next_round = at.after(self.options.round_every);
+        self.due = false;
+        self.note_refusals(&plan);
+        let mut stays = vec![true; self.snapshot.waiting.len()];
+        for placed in &plan.placements {
+            stays[placed.waiting.index()] = false;
+            self.start(placed, at)?;
+        }
+        if !plan.placements.is_empty() {
+            let mut stays = stays.into_iter();
+            self.snapshot
+                .waiting
+                .retain(|_| stays.next().unwrap_or(true));
+        }
+        Ok(())
+    }
+
+    fn note_refusals(&mut self, plan: &Plan) {
+        self.outcome.meters.clear_blocked();
+        self.refused.clear();
+        for unplaced in &plan.unplaced {
+            let row = &self.snapshot.waiting[unplaced.waiting.index()];
+            let gang = Gangs::ordinal(row.gang);
+            let first = unplaced.reasons.first().map(|cause| cause.reason);
+            let reason = first.unwrap_or(Reason::PendingEvaluation);
+            let kind = &self.gangs.list[gang as usize].kind;
+            self.refused.insert(*kind, reason);
+            self.outcome.runs[gang as usize].reason = Some(reason);
+            let meters = &mut self.outcome.meters;
+            meters.block(reason, row.tenant, row.job_gpus);
+        }
+    }
+
+    fn start(&mut self, placed: &Placed, at: UnixMillis) -> Result<(), EngineError> {
+        let row = &self.snapshot.waiting[placed.waiting.index()];
+        let (gang, tenant, epoch) = (Gangs::ordinal(row.gang), row.tenant, row.next_epoch);
+        let (pool, kind) = (placed.pool.index(), self.gangs.kind(gang));
+        let (cluster, flavor) = {
+            let pool = &self.snapshot.pools[pool];
+            (pool.cluster, pool.flavor)
+        };
+        let held = Held {
+            gang: row.gang,
+            epoch,
+            tenant,
+            class: row.class,
+            cluster,
+            flavor,
+            gpus: placed.gpus,
+            since: at,
+        };
+        let rows = &mut self.snapshot.pools[pool].shapes;
+        let seats = self
+            .room
+            .place(pool, rows, gang, &kind.shape, &placed.takes)
+            .map_err(|source| EngineError::NotThere { at, source })?;
+        self.touched[pool] = true;
+        let key = held.gang;
+        let place = self.snapshot.held.partition_point(|held| held.gang < key);
+        self.snapshot.held.insert(place, held);
+        let speed = kind.flavors.iter().find(|(own, _)| *own == flavor);
+        let speed = speed.map_or(1000, |(_, speed)| u64::from(*speed)).max(1);
+        let took = self.gangs.list[gang as usize].duration.0;
+        let took = Millis(took.saturating_mul(1000) / speed);
+        let run = &mut self.outcome.runs[gang as usize];
+        if let Place::Waiting { since } = self.places[gang as usize] {
+            run.waited = run.waited.saturating_add(at.since(since));
+        }
+        run.started = run.started.or(Some(at));
+        self.ends.push(Reverse((at.after(took), gang, run.losses)));
+        self.places[gang as usize] = Place::Running(Running {
+            since: at,
+            attempt: run.losses,
+            seats,
+        });
+        let meter = &mut self.outcome.meters.tenants[tenant.index()];
+        let gpus: MilliGpus = kind.gpus;
+        meter.waiting -= gpus.0;
+        meter.held += placed.gpus.0;
+        Ok(())
+    }
+
+    fn read_meters(&mut self) {
+        let meters = &mut self.outcome.meters;
+        let mut any = false;
+        for (index, touched) in self.touched.iter_mut().enumerate() {
+            if std::mem::take(touched) {
+                meters.look(index, &self.snapshot.pools[index], &self.typical);
+                any = true;
+            }
+        }
+        if any {
+            meters.add_up();
+        }
+        meters.waiting = self.snapshot.waiting.len() as u64;
+        meters.most_waiting = meters.most_waiting.max(meters.waiting);
+    }
+}

@@ -1,0 +1,41 @@
+//! Two days of the Philly table, every plan checked.
+//!
+//! Owns what the slice must keep; the whole table is `make simulate-trace`. Never times anything.
+
+use meridian_sim::engine::{Checks, Rounds};
+use meridian_sim::traces::philly;
+use meridian_sim::{Alone, Options, Scenario};
+
+#[test]
+fn two_days_are_simulated_within_the_invariants() {
+    // Monday and Tuesday of the week that the playground submits.
+    let prepared = philly::prepare(49, 2, 90).expect("the table is whole");
+    let scenario = |rounds, checks| Scenario {
+        rules: &prepared.rules,
+        fleet: &prepared.fleet,
+        trace: prepared.name,
+        jobs: &prepared.jobs,
+        hosts: &[],
+        options: Options {
+            rounds,
+            checks,
+            ..Options::default()
+        },
+        alone: Alone::Skipped,
+    };
+    let checked = scenario(Rounds::WhenNeeded, Checks::EachPlan).run();
+    let checked = checked.expect("every plan keeps every invariant");
+    assert_eq!(checked.jobs, prepared.jobs.len() as u64);
+    assert_eq!(checked.completed, checked.jobs, "{:?}", checked.blocked);
+    let asked: u64 = prepared
+        .jobs
+        .iter()
+        .map(|job| job.per_pod.gpus.whole() * u64::from(job.pods) * job.duration.0)
+        .sum();
+    assert_eq!(checked.losses, 0);
+    assert_eq!(checked.used_gpu_hours.0, asked / 36_000);
+    let again = scenario(Rounds::WhenNeeded, Checks::None)
+        .run()
+        .expect("it ran before");
+    assert_eq!(checked, again, "the same input gives the same summary");
+}
