@@ -292,8 +292,9 @@ pub enum ClusterEvent {
     Node(NodeSeen),
     /// This node left the cluster.
     NodeGone(String),
-    /// This pool is like this, and so are all its nodes: they change together, or a node would
-    /// be seen with domains of other levels than its pool has.
+    /// This pool is like this, and so are these of its nodes: all of them when its levels are
+    /// others than they were, or a node would be seen with domains of other levels than its pool
+    /// has.
     Pool(PoolSeen, Vec<NodeSeen>),
     /// This pool is gone; each of its nodes left or moved before.
     PoolGone(String),

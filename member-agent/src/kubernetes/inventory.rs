@@ -251,11 +251,11 @@ impl Inventory {
 
     fn put(&mut self, name: &Name, host: Option<Host>) {
         let kept = self.hosts.entry(name.clone()).or_default();
-        for share in kept.host.iter().flat_map(|old| &old.shares) {
-            self.pools.remove(share);
+        if let Some(old) = &kept.host {
+            self.pools.remove(name, old);
         }
-        for share in host.iter().flat_map(|host| &host.shares) {
-            self.pools.add(share, self.levels.of(&share.claim));
+        if let Some(host) = &host {
+            self.pools.add(name, host, &self.levels);
         }
         kept.host = host;
         self.forget_if_nothing(name);
@@ -298,22 +298,24 @@ impl Inventory {
     }
 
     /// What differs from before, in an order that is right after each step: a node is never seen in
-    /// a pool that has other levels. So nodes leave first; then come pools that differ, each with
-    /// all its nodes, and of those first the ones that take nodes out of others.
+    /// a pool that has other levels. So nodes leave first; then come pools of another shape, each
+    /// with all its nodes, and of those first the ones that take nodes out of others. A pool of
+    /// which only the findings differ comes alone.
     fn events(&self, name: &Name, before: &Before) -> Vec<ClusterEvent> {
         let (pools, nodes) = (self.pools_of(&before.claims), self.nodes_of(name));
-        let differs = pools.iter().filter(|pool| !before.pools.contains(pool));
-        let mut changed: Vec<&PoolSeen> = differs.collect();
-        changed.sort_by_key(|pool| {
-            let is_old = before.pools.iter().any(|old| old.name == pool.name);
+        let old = |pool: &PoolSeen| before.pools.iter().find(|old| old.name == pool.name);
+        let differ = pools.iter().filter(|pool| old(pool) != Some(pool));
+        let (worded, mut reshaped): (Vec<&PoolSeen>, Vec<&PoolSeen>) =
+            differ.partition(|pool| old(pool).is_some_and(|old| same_shape(old, pool)));
+        reshaped.sort_by_key(|pool| {
             let takes_none = nodes.iter().all(|node| node.pool != pool.name);
-            (is_old, takes_none)
+            (old(pool).is_some(), takes_none)
         });
         let mut events = Vec::new();
         let gone = before.nodes.iter();
         let gone = gone.filter(|old| nodes.iter().all(|node| node.name != old.name));
         events.extend(gone.map(|old| ClusterEvent::NodeGone(old.name.clone())));
-        let told = |node: &NodeSeen| changed.iter().any(|pool| pool.name == node.pool);
+        let told = |node: &NodeSeen| reshaped.iter().any(|pool| pool.name == node.pool);
         let differs = |node: &&NodeSeen| !told(node) && !before.nodes.contains(node);
         events.extend(
             nodes
@@ -322,11 +324,13 @@ impl Inventory {
                 .cloned()
                 .map(ClusterEvent::Node),
         );
-        for pool in &changed {
+        for pool in &reshaped {
             let hosts = self.hosts.iter();
             let nodes = hosts.flat_map(|(name, kept)| self.seen_in(name, kept, &pool.name));
             events.push(ClusterEvent::Pool((*pool).clone(), nodes.collect()));
         }
+        let worded = worded.into_iter().cloned();
+        events.extend(worded.map(|pool| ClusterEvent::Pool(pool, Vec::new())));
         let gone = before.pools.iter();
         let gone = gone.filter(|old| pools.iter().all(|pool| pool.name != old.name));
         events.extend(gone.map(|old| ClusterEvent::PoolGone(old.name.clone())));
@@ -372,6 +376,11 @@ impl Inventory {
             }
         })
     }
+}
+
+/// True when two states of a pool place their nodes alike.
+fn same_shape(a: &PoolSeen, b: &PoolSeen) -> bool {
+    a.flavor == b.flavor && a.levels == b.levels
 }
 
 fn part_name(host: &str, share: &Share) -> String {

@@ -1,25 +1,25 @@
 //! The look over the whole inventory: what a person should know of pools and nodes.
 //!
-//! Owns what only several nodes together show: versions out of step, levels that some lack,
-//! domains in two places. Never changes what is offered.
+//! Owns what only all nodes of a pool together show at a cost: which of them lack a level, which
+//! domains lie in two places. Never changes what is offered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Inventory;
-use super::findings::{Finding, Subject};
+use super::findings::{Finding, Subject, Word, counted, named};
 use super::host::Share;
+use super::pools::{self, UNLABELLED};
 use super::strings::Name;
-
-/// Names of nodes that a message gives; the number says how many there are.
-const NAMED: usize = 3;
+use super::topology::Level;
+use crate::backend::PoolSeen;
 
 /// A share with the name of its host.
 type Member<'a> = (&'a Name, &'a Share);
 
-/// Every finding: pools first, by name.
+/// Every finding: of pools, then of nodes, by name.
 pub(super) fn findings(inventory: &Inventory) -> Vec<Finding> {
     let mut members: BTreeMap<String, Vec<Member<'_>>> = BTreeMap::new();
-    let mut findings = Vec::new();
+    let mut findings = BTreeSet::new();
     for (name, kept) in &inventory.hosts {
         let Some(host) = &kept.host else { continue };
         for share in &host.shares {
@@ -32,166 +32,75 @@ pub(super) fn findings(inventory: &Inventory) -> Vec<Finding> {
             message: oddity.message(),
         }));
     }
-    for (pool, members) in &members {
-        let mut found = |reason, message| {
-            let subject = Subject::Pool(pool.clone());
-            findings.push(Finding {
-                subject,
-                reason,
-                message,
-            });
-        };
-        for (what, of) in [
-            ("drivers", driver as fn(&Share) -> Option<&Name>),
-            ("toolkits", toolkit),
-        ] {
-            if let Some(message) = skew(what, members, of) {
-                found("VersionSkew", message);
-            }
-        }
-        unlabelled(inventory, pool, members, &mut found);
-        split_domains(inventory, members, &mut found);
+    for pool in inventory.snapshot().0 {
+        let members = members.get(&pool.name).map_or(&[][..], Vec::as_slice);
+        let words = of_pool(inventory, &pool, members);
+        findings.extend(words.into_iter().map(|(reason, message)| Finding {
+            subject: Subject::Pool(pool.name.clone()),
+            reason,
+            message,
+        }));
     }
-    for claim in inventory.pools.claims() {
-        findings.extend(shared_claim(inventory, claim));
-    }
-    findings.sort();
-    findings
+    findings.into_iter().collect()
 }
 
-fn driver(share: &Share) -> Option<&Name> {
-    share.driver.as_ref()
-}
-
-fn toolkit(share: &Share) -> Option<&Name> {
-    share.toolkit.as_ref()
-}
-
-/// Versions that differ inside a pool, with their numbers of nodes.
-fn skew(what: &str, members: &[Member<'_>], of: fn(&Share) -> Option<&Name>) -> Option<String> {
-    let mut nodes: BTreeMap<&Name, usize> = BTreeMap::new();
-    for version in members.iter().filter_map(|(_, share)| of(share)) {
-        *nodes.entry(version).or_default() += 1;
-    }
-    if nodes.len() < 2 {
-        return None;
-    }
-    let each = nodes.iter();
-    let each = each.map(|(version, nodes)| format!("{version} on {}", counted(*nodes, "node")));
-    Some(format!(
-        "{what} differ: {}",
-        each.collect::<Vec<_>>().join(", ")
-    ))
+/// What the pool's counts say, with names where all its nodes must be looked at.
+fn of_pool(inventory: &Inventory, pool: &PoolSeen, members: &[Member<'_>]) -> Vec<Word> {
+    let Some((_, first)) = members.first() else {
+        return Vec::new();
+    };
+    let levels = inventory.levels.of(&first.claim);
+    let mut words = inventory.pools.words(first, levels);
+    words.retain(|(reason, _)| *reason != UNLABELLED);
+    words.extend(unlabelled(pool, levels, members));
+    words.extend(split_domains(levels, members));
+    words
 }
 
 /// Nodes that lack the label of a level that their pool has.
-fn unlabelled(
-    inventory: &Inventory,
-    pool: &str,
-    members: &[Member<'_>],
-    found: &mut impl FnMut(&'static str, String),
-) {
-    let Some((_, first)) = members.first() else {
-        return;
-    };
-    let levels = inventory.levels.of(&first.claim);
-    let seen = inventory.pools.of_claim(&first.claim, &inventory.levels);
-    let Some(seen) = seen.iter().find(|seen| seen.name == pool) else {
-        return;
-    };
-    let there = levels.iter().enumerate();
-    for (at, level) in there.filter(|(_, level)| seen.levels.contains(&level.name)) {
+fn unlabelled(pool: &PoolSeen, levels: &[Level], members: &[Member<'_>]) -> Vec<Word> {
+    let lacking = |(at, level): (usize, &Level)| {
         let lacks = |(_, share): &&Member<'_>| share.domains[at].is_none();
         let lacking: Vec<&Name> = members
             .iter()
             .filter(lacks)
             .map(|(name, _)| *name)
             .collect();
-        if !lacking.is_empty() {
-            let labels = level.labels.join(" or ");
-            let message = format!(
-                "{} of {} without level {:?} (label {labels}), each a domain of its own: {}",
-                counted(lacking.len(), "node"),
-                members.len(),
-                level.name,
-                named(&lacking)
-            );
-            found("UnlabelledNodes", message);
-        }
-    }
+        let text = pools::unlabelled(lacking.len(), members.len(), level);
+        let text = format!("{text}: {}", named(lacking.iter().copied()));
+        (!lacking.is_empty()).then_some((UNLABELLED, text))
+    };
+    let there = levels.iter().enumerate();
+    let there = there.filter(|(_, level)| pool.levels.contains(&level.name));
+    there.filter_map(lacking).collect()
 }
 
 /// Domains of an inner level that lie in several domains of the level around it.
-fn split_domains(
-    inventory: &Inventory,
-    members: &[Member<'_>],
-    found: &mut impl FnMut(&'static str, String),
-) {
-    let Some((_, first)) = members.first() else {
-        return;
-    };
-    let levels = inventory.levels.of(&first.claim);
-    let mut parents: BTreeMap<(usize, &Name), (usize, BTreeSet<&Name>)> = BTreeMap::new();
+fn split_domains(levels: &[Level], members: &[Member<'_>]) -> Vec<Word> {
+    let mut parents: BTreeMap<(usize, &Name), BTreeMap<usize, BTreeSet<&Name>>> = BTreeMap::new();
     for (_, share) in members {
-        let mut around = None;
+        let mut around: Option<(usize, &Name)> = None;
         for (at, domain) in share.domains.iter().enumerate() {
             let Some(domain) = domain else { continue };
             if let Some((outer, parent)) = around.replace((at, domain)) {
-                let entry = parents
-                    .entry((at, domain))
-                    .or_insert((outer, BTreeSet::new()));
-                if entry.0 == outer {
-                    entry.1.insert(parent);
-                }
+                let outer = parents.entry((at, domain)).or_default().entry(outer);
+                outer.or_default().insert(parent);
             }
         }
     }
-    for ((at, domain), (outer, parents)) in parents {
-        if parents.len() > 1 {
-            let parents: Vec<&Name> = parents.into_iter().collect();
-            let message = format!(
-                "domain {domain:?} of level {:?} lies in {} domains of level {:?}, and counts as \
-                 one in each: {}",
+    let split = parents.into_iter().flat_map(|((at, domain), around)| {
+        let several = around.into_iter().filter(|(_, parents)| parents.len() > 1);
+        several.map(move |(outer, parents)| {
+            let text = format!(
+                "domain {domain:?} of level {:?} lies in {} of level {:?}, and counts as one in \
+                 each: {}",
                 levels[at].name,
-                parents.len(),
+                counted(parents.len(), "domain"),
                 levels[outer].name,
-                named(&parents)
+                named(parents.iter().copied())
             );
-            found("SplitDomain", message);
-        }
-    }
-}
-
-/// A name that nodes of several flavors claim.
-fn shared_claim(inventory: &Inventory, claim: &Name) -> Option<Finding> {
-    let flavors: Vec<(&Name, usize)> = inventory.pools.flavors(claim).collect();
-    if flavors.len() < 2 {
-        return None;
-    }
-    let each = flavors.iter();
-    let each = each.map(|(flavor, nodes)| format!("{flavor} on {}", counted(*nodes, "node")));
-    let each = each.collect::<Vec<_>>().join(", ");
-    Some(Finding {
-        subject: Subject::Pool(claim.to_string()),
-        reason: "SeveralFlavors",
-        message: format!(
-            "nodes of several flavors claim it, a pool has one: {each}; the fewer are in pools \
-             {claim}--<flavor>"
-        ),
-    })
-}
-
-fn counted(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
-}
-
-/// The first few names, and how many more there are.
-fn named(names: &[&Name]) -> String {
-    let first = names.iter().take(NAMED).map(|name| &***name);
-    let mut text = first.collect::<Vec<_>>().join(", ");
-    if let Some(more) = names.len().checked_sub(NAMED).filter(|more| *more > 0) {
-        text = format!("{text} and {more} more");
-    }
-    text
+            ("SplitDomain", text)
+        })
+    });
+    split.collect()
 }

@@ -3,6 +3,7 @@
 //! Owns the list of oddities and their texts. A finding never stops anything by itself: what is
 //! offered already is on the safe side.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use meridian_api::validate::MAX_GPUS_PER_HOST;
@@ -37,6 +38,35 @@ impl fmt::Display for Finding {
         };
         write!(f, "{kind} {name}: {} ({})", self.message, self.reason)
     }
+}
+
+/// A reason and its text.
+pub(super) type Word = (&'static str, String);
+
+/// Names that a text gives; the number says how many there are.
+const NAMED: usize = 3;
+
+pub(super) fn counted(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// The first few names, and how many more there are.
+pub(super) fn named<'a>(names: impl ExactSizeIterator<Item = &'a Name>) -> String {
+    let all = names.len();
+    let first: Vec<&str> = names.take(NAMED).map(|name| &**name).collect();
+    let text = first.join(", ");
+    match all.checked_sub(NAMED) {
+        Some(more) if more > 0 => format!("{text} and {more} more"),
+        Some(_) | None => text,
+    }
+}
+
+/// Numbers of nodes per something.
+pub(super) fn per_node_counts(counts: &BTreeMap<Name, usize>) -> String {
+    let each = counts.iter();
+    let each = each.map(|(what, nodes)| format!("{what} on {}", counted(*nodes, "node")));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// What is odd about one node.

@@ -8,14 +8,18 @@
 //! with the most nodes (of two, to the first by name), and each other one is the pool
 //! `<name>--<flavor>`. One node with a wrong label so moves itself and nobody else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::flavors::FlavorTable;
-use super::host::Share;
+use super::config::pool_beside;
+use super::findings::{Word, counted, named, per_node_counts};
+use super::flavors::{BETWEEN, FlavorTable};
+use super::host::{Host, Share};
 use super::strings::Name;
 use super::topology::{Level, Levels, Shown};
 use crate::backend::PoolSeen;
-use crate::kubernetes::inventory::config::pool_beside;
+
+/// Reason of nodes that lack the label of a level.
+pub(super) const UNLABELLED: &str = "UnlabelledNodes";
 
 /// Nodes of one flavor that claim one name.
 #[derive(Debug, Default)]
@@ -25,6 +29,12 @@ struct Group {
     vendor: u8,
     /// Per level that the pool may have.
     levels: Vec<Carried>,
+    /// Nodes per version of the driver.
+    drivers: BTreeMap<Name, usize>,
+    /// Nodes per version of the toolkit.
+    toolkits: BTreeMap<Name, usize>,
+    /// Hosts with something odd, by the reason.
+    odd: BTreeMap<&'static str, BTreeSet<Name>>,
 }
 
 /// Who carries the labels of a level.
@@ -43,42 +53,38 @@ pub(super) struct Pools {
 
 impl Pools {
     /// Counts a node in.
-    pub(super) fn add(&mut self, share: &Share, levels: &[Level]) {
-        let flavors = self.claims.entry(share.claim.clone()).or_default();
-        let group = flavors.entry(share.flavor.clone()).or_default();
-        group.nodes += 1;
-        group.vendor = share.vendor;
-        group.levels.resize_with(levels.len(), Carried::default);
-        for ((carried, level), domain) in group.levels.iter_mut().zip(levels).zip(&share.domains) {
-            let Some(domain) = domain else { continue };
-            carried.nodes += 1;
-            if level.shown == Shown::WhenSeveral {
-                *carried.domains.entry(domain.clone()).or_default() += 1;
+    pub(super) fn add(&mut self, name: &Name, host: &Host, levels: &Levels) {
+        for share in &host.shares {
+            let flavors = self.claims.entry(share.claim.clone()).or_default();
+            let group = flavors.entry(share.flavor.clone()).or_default();
+            group.vendor = share.vendor;
+            group.add(share, levels.of(&share.claim));
+            for oddity in &host.oddities {
+                let hosts = group.odd.entry(oddity.reason()).or_default();
+                hosts.insert(name.clone());
             }
         }
     }
 
     /// Counts a node out that was counted in.
-    pub(super) fn remove(&mut self, share: &Share) {
-        let flavors = self.claims.get_mut(&share.claim);
-        let Some(group) = flavors.and_then(|flavors| flavors.get_mut(&share.flavor)) else {
-            return;
-        };
-        group.nodes -= 1;
-        for (carried, domain) in group.levels.iter_mut().zip(&share.domains) {
-            let Some(domain) = domain else { continue };
-            carried.nodes -= 1;
-            if let Some(count) = carried.domains.get_mut(domain) {
-                *count -= 1;
-                if *count == 0 {
-                    carried.domains.remove(domain);
+    pub(super) fn remove(&mut self, name: &Name, host: &Host) {
+        for share in &host.shares {
+            let Some(flavors) = self.claims.get_mut(&share.claim) else {
+                continue;
+            };
+            let Some(group) = flavors.get_mut(&share.flavor) else {
+                continue;
+            };
+            group.remove(share);
+            for oddity in &host.oddities {
+                if let Some(hosts) = group.odd.get_mut(oddity.reason()) {
+                    hosts.remove(name);
                 }
             }
-        }
-        if group.nodes == 0
-            && let Some(flavors) = self.claims.get_mut(&share.claim)
-        {
-            flavors.remove(&share.flavor);
+            group.odd.retain(|_, hosts| !hosts.is_empty());
+            if group.nodes == 0 {
+                flavors.remove(&share.flavor);
+            }
             if flavors.is_empty() {
                 self.claims.remove(&share.claim);
             }
@@ -114,30 +120,40 @@ impl Pools {
         let Some(flavors) = self.claims.get(claim) else {
             return Vec::new();
         };
-        let owner = owner(flavors);
-        let levels = levels.of(claim);
-        let seen = |(flavor, group): (&Name, &Group)| PoolSeen {
-            name: if Some(flavor) == owner {
-                claim.to_owned()
-            } else {
-                pool_beside(claim, flavor)
-            },
-            flavor: flavor.to_string(),
-            levels: group.shown(levels),
-            findings: Vec::new(),
+        let (owner, levels) = (owner(flavors), levels.of(claim));
+        let several = several_flavors(claim, flavors);
+        let seen = |(flavor, group): (&Name, &Group)| {
+            let all = several.iter().cloned();
+            let all = all.chain(group.words(levels)).chain(group.odd_words());
+            PoolSeen {
+                name: if Some(flavor) == owner {
+                    claim.to_owned()
+                } else {
+                    pool_beside(claim, flavor)
+                },
+                flavor: flavor.to_string(),
+                levels: group.shown(levels),
+                findings: all
+                    .map(|(reason, text)| format!("{text} ({reason})"))
+                    .collect(),
+            }
         };
         flavors.iter().map(seen).collect()
+    }
+
+    /// What the nodes of the pool that a share is in show together.
+    pub(super) fn words(&self, share: &Share, levels: &[Level]) -> Vec<Word> {
+        let Some(flavors) = self.claims.get(&share.claim) else {
+            return Vec::new();
+        };
+        let own = flavors.get(&share.flavor).map(|group| group.words(levels));
+        let several = several_flavors(&share.claim, flavors).into_iter();
+        several.chain(own.into_iter().flatten()).collect()
     }
 
     /// Every claim.
     pub(super) fn claims(&self) -> impl Iterator<Item = &Name> {
         self.claims.keys()
-    }
-
-    /// Flavors under a claim with their numbers of nodes.
-    pub(super) fn flavors(&self, claim: &str) -> impl Iterator<Item = (&Name, usize)> {
-        let flavors = self.claims.get(claim).into_iter().flatten();
-        flavors.map(|(flavor, group)| (flavor, group.nodes))
     }
 
     /// The extended resource of a flavor that the table does not name, but nodes have.
@@ -156,6 +172,70 @@ impl Pools {
 }
 
 impl Group {
+    fn add(&mut self, share: &Share, levels: &[Level]) {
+        self.nodes += 1;
+        self.levels.resize_with(levels.len(), Carried::default);
+        for ((carried, level), domain) in self.levels.iter_mut().zip(levels).zip(&share.domains) {
+            let Some(domain) = domain else { continue };
+            carried.nodes += 1;
+            if level.shown == Shown::WhenSeveral {
+                count_in(&mut carried.domains, domain);
+            }
+        }
+        share
+            .driver
+            .iter()
+            .for_each(|driver| count_in(&mut self.drivers, driver));
+        share
+            .toolkit
+            .iter()
+            .for_each(|toolkit| count_in(&mut self.toolkits, toolkit));
+    }
+
+    fn remove(&mut self, share: &Share) {
+        self.nodes -= 1;
+        for (carried, domain) in self.levels.iter_mut().zip(&share.domains) {
+            let Some(domain) = domain else { continue };
+            carried.nodes -= 1;
+            count_out(&mut carried.domains, domain);
+        }
+        share
+            .driver
+            .iter()
+            .for_each(|driver| count_out(&mut self.drivers, driver));
+        share
+            .toolkit
+            .iter()
+            .for_each(|toolkit| count_out(&mut self.toolkits, toolkit));
+    }
+
+    /// What its nodes show together: at most one line for each kind of version and each level.
+    fn words(&self, levels: &[Level]) -> Vec<Word> {
+        let mut words = Vec::new();
+        for (what, versions) in [("drivers", &self.drivers), ("toolkits", &self.toolkits)] {
+            if versions.len() > 1 {
+                let text = format!("{what} differ: {}", per_node_counts(versions));
+                words.push(("VersionSkew", text));
+            }
+        }
+        let there = levels.iter().enumerate();
+        for (at, level) in there.filter(|(at, level)| self.has(*at, level.shown)) {
+            let lacking = self.nodes - self.levels.get(at).map_or(0, |carried| carried.nodes);
+            if lacking > 0 {
+                words.push((UNLABELLED, unlabelled(lacking, self.nodes, level)));
+            }
+        }
+        words
+    }
+
+    /// The oddities of its nodes, one line for each reason.
+    fn odd_words(&self) -> impl Iterator<Item = Word> {
+        self.odd.iter().map(|(reason, hosts)| {
+            let text = format!("{}: {}", counted(hosts.len(), "node"), named(hosts.iter()));
+            (*reason, text)
+        })
+    }
+
     /// Whether the pool has the level at a position.
     fn has(&self, at: usize, shown: Shown) -> bool {
         let Some(carried) = self.levels.get(at) else {
@@ -173,6 +253,45 @@ impl Group {
         let there = all.filter(|(at, level)| self.has(*at, level.shown));
         there.map(|(_, level)| level.name.clone()).collect()
     }
+}
+
+/// The text about nodes that lack the label of a level.
+pub(super) fn unlabelled(lacking: usize, nodes: usize, level: &Level) -> String {
+    format!(
+        "{} of {nodes} without level {:?} (label {}), each a domain of its own",
+        counted(lacking, "node"),
+        level.name,
+        level.labels.join(" or ")
+    )
+}
+
+fn count_in(counts: &mut BTreeMap<Name, usize>, name: &Name) {
+    *counts.entry(name.clone()).or_default() += 1;
+}
+
+fn count_out(counts: &mut BTreeMap<Name, usize>, name: &Name) {
+    if let Some(count) = counts.get_mut(name) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(name);
+        }
+    }
+}
+
+/// A name that nodes of several flavors claim.
+fn several_flavors(claim: &str, flavors: &BTreeMap<Name, Group>) -> Option<Word> {
+    if flavors.len() < 2 {
+        return None;
+    }
+    let counts = flavors
+        .iter()
+        .map(|(flavor, group)| (flavor.clone(), group.nodes));
+    let text = format!(
+        "nodes of several flavors claim {claim:?}, a pool has one: {}; the fewer are in pools \
+         {claim}{BETWEEN}<flavor>",
+        per_node_counts(&counts.collect())
+    );
+    Some(("SeveralFlavors", text))
 }
 
 /// The flavor that has the claim's plain name.

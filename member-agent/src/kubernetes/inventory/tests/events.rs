@@ -48,6 +48,27 @@ fn a_heartbeat_is_no_change() {
     allocatable(&mut node, "nvidia.com/gpu", "7");
     assert_eq!(told(&inventory.apply_node(&node)), ["node n"]);
     assert!(inventory.apply_node(&node).is_empty());
+    // A finding is told with its pool alone.
+    let mut other = node.clone();
+    other.metadata.name = Some("m".to_owned());
+    label(
+        &mut other,
+        "nvidia.com/cuda.driver-version.full",
+        "550.54.15",
+    );
+    let events = inventory.apply_node(&other);
+    assert_eq!(
+        told(&events),
+        ["node m", "pool h100-80gb-sxm of h100-80gb-sxm: "]
+    );
+    let ClusterEvent::Pool(pool, _) = &events[1] else {
+        panic!("{events:?}");
+    };
+    assert_eq!(
+        pool.findings,
+        ["drivers differ: 550.54.15 on 1 node, 570.86.10 on 1 node (VersionSkew)"]
+    );
+    inventory.remove_node("m");
     let gone = ["node n gone", "pool h100-80gb-sxm gone"];
     assert_eq!(told(&inventory.remove_node("n")), gone);
     assert!(inventory.remove_node("n").is_empty());
@@ -68,6 +89,15 @@ fn a_pool_that_gains_a_level_comes_with_all_its_nodes() {
     };
     assert_eq!(pool.levels, ["rack"]);
     assert_eq!(nodes[0].domains, ["unlabelled:a"]);
+    assert_eq!(
+        pool.findings,
+        [
+            "2 nodes of 3 without level \"rack\" (label cloud.google.com/gce-topology-subblock or \
+          topology.k8s.aws/network-node-layer-3 or oci.oraclecloud.com/host.rack_id or \
+          fabric.topograph.run/tier-0 or network.topology.nvidia.com/leaf or \
+          backend.coreweave.cloud/leafgroup), each a domain of its own (UnlabelledNodes)"
+        ]
+    );
     let events = inventory.remove_node("c");
     assert_eq!(
         told(&events),
@@ -120,6 +150,8 @@ fn a_host_that_gets_cards_of_another_model_is_told_as_two_nodes() {
         "node n gone",
         "node n/h100-80gb-sxm",
         "pool mi300x of mi300x: n/mi300x",
+        // Only to say that it has a host of several flavors.
+        "pool h100-80gb-sxm of h100-80gb-sxm: ",
     ];
     assert_eq!(told(&events), expected);
 }

@@ -68,7 +68,7 @@ fn a_pool_has_one_flavor_the_one_of_most_nodes() {
     let mut inventory = of(&[a, b, c]);
     assert_eq!(pools(&inventory), ["p h100-80gb-sxm []", "p--l4 l4 []"]);
     assert_eq!(places(&inventory), ["a p []", "b p []", "c p--l4 []"]);
-    assert_eq!(reasons(&inventory), ["SeveralFlavors"]);
+    assert_eq!(reasons(&inventory), ["SeveralFlavors"; 2], "of both");
     inventory.apply_node(&l4("d", &[(POOL, "p")]));
     assert_eq!(
         pools(&inventory)[0],
