@@ -20,6 +20,7 @@ mod packing;
 mod pick;
 pub mod quota;
 mod rules;
+mod search;
 pub mod shapes;
 pub mod sizes;
 mod tree;

@@ -8,9 +8,14 @@ use std::cmp::Reverse;
 use meridian_api::units::Resources;
 
 use crate::model::GangShape;
-use crate::pick::{Pick, Scope, Want, pick};
+use crate::pick::{Pick, Scope, Want, most, pick};
 use crate::rules::{Wishes, wants};
-use crate::tree::{DomainIx, Moved, Tree};
+use crate::search::search;
+use crate::tree::{DomainIx, Tree};
+
+/// Orders that are tried with one of the largest roles first, beyond that by size: more roles than
+/// nearly all gangs have, and each costs as much as a placement.
+const FIRSTS: usize = 8;
 
 /// Pods of one role on hosts of one kind in one innermost domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,23 +43,9 @@ pub(crate) fn pack(
         return None;
     }
     let kept = wants(levels, gang, pods, Wishes::Kept).ok()?;
-    if let Some(steps) = greedy(tree, levels, &kept) {
-        return Some(steps);
-    }
-    if kept.len() == 1 {
-        // One role gives its wish up by itself.
-        return None;
-    }
-    let dropped = wants(levels, gang, pods, Wishes::Dropped).ok()?;
-    let wishes = kept.iter().any(|want| want.preferred > Scope::Pool);
-    wishes.then(|| greedy(tree, levels, &dropped)).flatten()
-}
-
-/// Roles one after the other, the most bound and largest first.
-fn greedy(tree: &mut Tree, levels: &[String], wants: &[Want]) -> Option<Vec<Step>> {
-    let mut order: Vec<usize> = (0..wants.len()).collect();
+    let mut order: Vec<usize> = (0..kept.len()).collect();
     order.sort_by_key(|&role| {
-        let want = &wants[role];
+        let want = &kept[role];
         (
             Reverse(want.required),
             Reverse(want.slice_in),
@@ -62,18 +53,53 @@ fn greedy(tree: &mut Tree, levels: &[String], wants: &[Want]) -> Option<Vec<Step
             role,
         )
     });
+    let found = greedy(tree, levels.len(), &kept, &order);
+    if found.is_some() || kept.len() < 2 {
+        // One role gives its wish up by itself.
+        return found;
+    }
+    let dropped = wants(levels, gang, pods, Wishes::Dropped).ok()?;
+    if kept.iter().any(|want| want.preferred > Scope::Pool)
+        && let Some(steps) = greedy(tree, levels.len(), &dropped, &order)
+    {
+        return Some(steps);
+    }
+    any(tree, levels.len(), &dropped, &order)
+}
+
+/// Any fit, where packing by size has found none: with another role first, or by search.
+fn any(tree: &mut Tree, levels: usize, wants: &[Want], order: &[usize]) -> Option<Vec<Step>> {
+    if wants
+        .iter()
+        .any(|want| most(tree, levels, want) < want.pods)
+    {
+        return None;
+    }
+    for first in 1..order.len().min(FIRSTS) {
+        let mut other = order.to_vec();
+        other[..=first].rotate_right(1);
+        if let Some(steps) = greedy(tree, levels, wants, &other) {
+            return Some(steps);
+        }
+    }
+    search(tree, wants, order)
+}
+
+/// Roles one after the other.
+fn greedy(tree: &mut Tree, levels: usize, wants: &[Want], order: &[usize]) -> Option<Vec<Step>> {
     let (mut steps, mut moves) = (Vec::new(), Vec::new());
     let last = order.last().copied();
     let mut all = true;
-    for role in order {
-        let Some(picks) = pick(tree, levels.len(), &wants[role]) else {
+    for &role in order {
+        let Some(picks) = pick(tree, levels, &wants[role]) else {
             all = false;
             break;
         };
         for it in &picks {
             let step = step(tree, role, it);
             if last != Some(role) {
-                moves.push(apply(tree, it.kind, &step, &wants[role]));
+                let left = step.left(wants[role].per_pod);
+                moves.push(tree.shift(step.domain, it.kind, left, step.hosts));
             }
             steps.push(step);
         }
@@ -93,11 +119,6 @@ pub(crate) fn step(tree: &Tree, role: usize, pick: &Pick) -> Step {
         hosts: pick.hosts,
         pods_per_host: pick.pods_per_host,
     }
-}
-
-fn apply(tree: &mut Tree, kind: crate::tree::KindIx, step: &Step, want: &Want) -> Moved {
-    let left = step.left(want.per_pod);
-    tree.shift(step.domain, kind, left, step.hosts)
 }
 
 impl Step {

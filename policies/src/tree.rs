@@ -98,6 +98,8 @@ pub(crate) struct Tree {
     spare_domains: Vec<DomainIx>,
     kinds: Vec<Kind>,
     spare_kinds: Vec<KindIx>,
+    /// Kinds that moves have made, until all moves are taken back.
+    tried_kinds: Vec<KindIx>,
     by_value: BTreeMap<(Resources, Resources), KindIx>,
 }
 
@@ -133,6 +135,7 @@ impl Tree {
             spare_domains: Vec::new(),
             kinds: Vec::new(),
             spare_kinds: Vec::new(),
+            tried_kinds: Vec::new(),
             by_value: BTreeMap::new(),
         };
         tree.put_domain(None, 0, 0, true);
@@ -305,6 +308,9 @@ impl Tree {
         hosts: u32,
     ) -> Moved {
         let to = self.kind_of(self.kind(from).allocatable, left);
+        if self.kind(to).hosts == 0 {
+            self.tried_kinds.push(to);
+        }
         self.change(domain, from, -i64::from(hosts));
         self.change(domain, to, i64::from(hosts));
         Moved {
@@ -322,7 +328,12 @@ impl Tree {
         {
             self.change(moved.domain, moved.to, -i64::from(moved.hosts));
             self.change(moved.domain, moved.from, i64::from(moved.hosts));
-            self.drop_if_unused(moved.to);
+        }
+        // A kind that is empty in between may be one that an earlier move came from.
+        if moves.is_empty() {
+            for kind in std::mem::take(&mut self.tried_kinds) {
+                self.drop_if_unused(kind);
+            }
         }
     }
 

@@ -14,3 +14,4 @@ mod quota;
 mod random;
 mod replace;
 mod rounds;
+mod several_roles;
