@@ -6,20 +6,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use meridian_api::ids::{Epoch, GangId, Generation};
+use meridian_api::ids::{Epoch, GangId, Generation, Revision};
 use meridian_api::kinds::federated_job::Dependencies;
 use meridian_api::units::Millis;
 use meridian_policies::lifecycle::{DrainReason, State};
 use meridian_proto::v1;
 
-use crate::model::{ClusterState, Model};
+use crate::model::{ClusterState, Model, StoredPlacement};
 use crate::placement::{PlacedCheckpoint, PlacedRole, PlacementRecord};
 
 /// One thing a cluster is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Run it.
-    Run(Arc<PlacementRecord>),
+    /// Run it, as committed at this revision: what was decided earlier is placed earlier.
+    Run(Arc<PlacementRecord>, Revision),
     /// Stop it, prove it, forget it.
     Stop(&'static str),
 }
@@ -50,7 +50,7 @@ pub(crate) fn orders_of(model: &Model, clusters: &BTreeSet<String>) -> BTreeMap<
         if let Some(orders) = all.get_mut(&record.cluster) {
             orders
                 .orders
-                .insert((record.gang, record.epoch), order(record));
+                .insert((record.gang, record.epoch), order(row));
         }
     }
     for (name, orders) in &mut all {
@@ -61,9 +61,9 @@ pub(crate) fn orders_of(model: &Model, clusters: &BTreeSet<String>) -> BTreeMap<
     all
 }
 
-fn order(record: &Arc<PlacementRecord>) -> Order {
-    match record.state {
-        State::Starting | State::Running => Order::Run(Arc::clone(record)),
+fn order(row: &StoredPlacement) -> Order {
+    match row.record.state {
+        State::Starting | State::Running => Order::Run(Arc::clone(&row.record), row.revision),
         State::Draining(DrainReason::Deleted) => Order::Stop("Deleted"),
         State::Draining(DrainReason::Suspended) => Order::Stop("Suspended"),
         State::Draining(DrainReason::Evacuated) => Order::Stop("Evacuated"),
@@ -99,20 +99,35 @@ fn forget_ended(model: &Model, name: &str, cluster: &ClusterState, orders: &mut 
     }
 }
 
+impl Order {
+    /// When it was decided; a stop comes before everything.
+    fn decided(&self) -> Revision {
+        match self {
+            Self::Stop(_) => Revision::default(),
+            Self::Run(_, decided) => *decided,
+        }
+    }
+}
+
 impl Orders {
-    /// Orders that are new or different from `sent`.
+    /// Orders that are new or different from `sent`: stops, then what is to run, in the order in
+    /// which it was decided. The agent places gangs in that order, so that each finds the room
+    /// that the decision saw.
     #[must_use]
     pub(crate) fn since<'a>(&'a self, sent: &Self) -> Vec<(GangId, Epoch, &'a Order)> {
         let news = self
             .orders
             .iter()
             .filter(|(key, order)| match (order, sent.orders.get(key)) {
-                (Order::Run(_), Some(Order::Run(_))) => false,
+                (Order::Run(..), Some(Order::Run(..))) => false,
                 (order, Some(before)) => *order != before,
                 (_, None) => true,
             });
-        news.map(|((gang, epoch), order)| (*gang, *epoch, order))
-            .collect()
+        let mut news: Vec<_> = news
+            .map(|((gang, epoch), order)| (*gang, *epoch, order))
+            .collect();
+        news.sort_by_key(|(gang, epoch, order)| (order.decided(), *gang, *epoch));
+        news
     }
 }
 
@@ -130,7 +145,7 @@ pub(crate) fn intent(gang: GangId, epoch: Epoch, order: &Order) -> v1::Placement
             stop_reason: (*reason).to_owned(),
             ..bare
         },
-        Order::Run(record) => run_intent(bare, record),
+        Order::Run(record, _) => run_intent(bare, record),
     }
 }
 

@@ -22,7 +22,7 @@ fn a_placement_is_run_and_a_draining_one_stopped() {
     fixture.place(0, FIRST, State::Starting);
     fixture.place(1, FIRST, State::Draining(DrainReason::Deleted));
     let all = orders(&fixture);
-    assert!(matches!(all.orders[&(gang(0), FIRST)], Order::Run(_)));
+    assert!(matches!(all.orders[&(gang(0), FIRST)], Order::Run(..)));
     assert_eq!(all.orders[&(gang(1), FIRST)], Order::Stop("Deleted"));
 }
 
@@ -34,6 +34,24 @@ fn what_runs_without_a_row_is_left_alone_and_what_ended_is_forgotten() {
     let all = orders(&fixture);
     assert!(!all.orders.contains_key(&(gang(0), FIRST)));
     assert_eq!(all.orders[&(gang(1), FIRST)], Order::Stop("Ended"));
+}
+
+#[test]
+fn gangs_are_told_in_the_order_in_which_they_were_decided() {
+    let mut fixture = Fixture::new(8);
+    fixture.job(&json!({"copies": 4}), &json!({}));
+    for index in [2, 0, 3] {
+        fixture.place(index, FIRST, State::Starting);
+    }
+    fixture.place(1, FIRST, State::Draining(DrainReason::Deleted));
+    let all = orders(&fixture);
+    let told = all.since(&Orders::default());
+    let told: Vec<u32> = told.iter().map(|(gang, ..)| gang.index).collect();
+    assert_eq!(
+        told,
+        [1, 2, 0, 3],
+        "the stop first, then by decision, not by name"
+    );
 }
 
 #[test]
