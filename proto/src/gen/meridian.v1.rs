@@ -26,6 +26,35 @@ pub struct Fence {
     #[prost(uint64, tag = "2")]
     pub term: u64,
 }
+/// Which lines of which container.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogQuery {
+    /// Empty = the gang's first role.
+    #[prost(string, tag = "1")]
+    pub role: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub rank: u32,
+    /// Empty = the pod's first container.
+    #[prost(string, tag = "3")]
+    pub container: ::prost::alloc::string::String,
+    /// Go on until the container has ended.
+    #[prost(bool, tag = "4")]
+    pub follow: bool,
+    /// Only so many of the newest lines, when `has_tail`.
+    #[prost(uint64, tag = "5")]
+    pub tail_lines: u64,
+    #[prost(bool, tag = "6")]
+    pub has_tail: bool,
+    /// Of the container's life before the present one.
+    #[prost(bool, tag = "7")]
+    pub previous: bool,
+    /// Only lines that are not older, milliseconds; 0 = all.
+    #[prost(uint64, tag = "8")]
+    pub since_ms: u64,
+    /// Each line begins with its time, RFC 3339.
+    #[prost(bool, tag = "9")]
+    pub timestamps: bool,
+}
 /// Details of a failed call, sent in the status details of gRPC. `code` is one of the closed list
 /// of meridian-api.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -298,7 +327,7 @@ pub struct Refusal {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HubMessage {
-    #[prost(oneof = "hub_message::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "hub_message::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub body: ::core::option::Option<hub_message::Body>,
 }
 /// Nested message and enum types in `HubMessage`.
@@ -323,6 +352,8 @@ pub mod hub_message {
         Lease(super::Lease),
         #[prost(message, tag = "9")]
         DigestRequest(super::DigestRequest),
+        #[prost(message, tag = "10")]
+        LogRequest(super::LogRequest),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -552,6 +583,38 @@ pub struct Lease {
     pub gangs: ::prost::alloc::vec::Vec<Gang>,
     #[prost(uint64, tag = "3")]
     pub lease_ms: u64,
+}
+/// Somebody wants to read what a container of a gang writes; from protocol 2 on. The agent answers
+/// with SendLogs, within ten seconds and once.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogRequest {
+    /// Random; whoever shows it is who was asked.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub ticket: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "2")]
+    pub gang: ::core::option::Option<Gang>,
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    #[prost(message, optional, tag = "4")]
+    pub query: ::core::option::Option<LogQuery>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogChunk {
+    /// In the first message.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub ticket: ::prost::bytes::Bytes,
+    /// Any part of the lines; at most 32 KiB.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub text: ::prost::bytes::Bytes,
+    /// Why there is nothing, or nothing more; the last message.
+    #[prost(message, optional, tag = "3")]
+    pub error: ::core::option::Option<ErrorDetail>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogsTaken {
+    /// Bytes of text that the hub took.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
 }
 /// The hub lost track (a gap in sequence): send a full digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -791,6 +854,29 @@ pub mod agent_service_client {
                 .insert(GrpcMethod::new("meridian.v1.AgentService", "Attach"));
             self.inner.streaming(req, path, codec).await
         }
+        /// What a LogRequest asked for, on a connection of its own: who reads it slowly holds back nothing
+        /// else. The first message has the ticket. The hub answers when nobody reads any more.
+        pub async fn send_logs(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::LogChunk>,
+        ) -> std::result::Result<tonic::Response<super::LogsTaken>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/meridian.v1.AgentService/SendLogs",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("meridian.v1.AgentService", "SendLogs"));
+            self.inner.client_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -817,6 +903,12 @@ pub mod agent_service_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::AgentMessage>>,
         ) -> std::result::Result<tonic::Response<Self::AttachStream>, tonic::Status>;
+        /// What a LogRequest asked for, on a connection of its own: who reads it slowly holds back nothing
+        /// else. The first message has the ticket. The hub answers when nobody reads any more.
+        async fn send_logs(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::LogChunk>>,
+        ) -> std::result::Result<tonic::Response<super::LogsTaken>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct AgentServiceServer<T> {
@@ -938,6 +1030,51 @@ pub mod agent_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/meridian.v1.AgentService/SendLogs" => {
+                    #[allow(non_camel_case_types)]
+                    struct SendLogsSvc<T: AgentService>(pub Arc<T>);
+                    impl<
+                        T: AgentService,
+                    > tonic::server::ClientStreamingService<super::LogChunk>
+                    for SendLogsSvc<T> {
+                        type Response = super::LogsTaken;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::LogChunk>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AgentService>::send_logs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SendLogsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
@@ -1204,6 +1341,23 @@ pub struct PoolCapacity {
     pub age_ms: u64,
     #[prost(string, tag = "11")]
     pub contact: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogsRequest {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Index of the gang in the job.
+    #[prost(uint32, tag = "3")]
+    pub gang: u32,
+    #[prost(message, optional, tag = "4")]
+    pub query: ::core::option::Option<LogQuery>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogsResponse {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub text: ::prost::bytes::Bytes,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1493,6 +1647,31 @@ pub mod federation_service_client {
                 .insert(GrpcMethod::new("meridian.v1.FederationService", "Capacity"));
             self.inner.unary(req, path, codec).await
         }
+        /// What a container of a gang writes, as long as it is read.
+        pub async fn logs(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LogsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::LogsResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/meridian.v1.FederationService/Logs",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("meridian.v1.FederationService", "Logs"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1561,6 +1740,17 @@ pub mod federation_service_server {
             tonic::Response<super::CapacityResponse>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Logs method.
+        type LogsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::LogsResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// What a container of a gang writes, as long as it is read.
+        async fn logs(
+            &self,
+            request: tonic::Request<super::LogsRequest>,
+        ) -> std::result::Result<tonic::Response<Self::LogsStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct FederationServiceServer<T> {
@@ -1951,6 +2141,52 @@ pub mod federation_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/meridian.v1.FederationService/Logs" => {
+                    #[allow(non_camel_case_types)]
+                    struct LogsSvc<T: FederationService>(pub Arc<T>);
+                    impl<
+                        T: FederationService,
+                    > tonic::server::ServerStreamingService<super::LogsRequest>
+                    for LogsSvc<T> {
+                        type Response = super::LogsResponse;
+                        type ResponseStream = T::LogsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::LogsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as FederationService>::logs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = LogsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
