@@ -115,6 +115,10 @@ codes! {
     AgentVersionMismatch = "E5002", "agent-version-mismatch", 400, FAILED_PRECONDITION;
     /// A younger life of the same agent is attached.
     AgentSuperseded = "E5003", "agent-superseded", 409, ABORTED;
+    /// The gang has no pods that could be read.
+    NoLogs = "E5030", "no-logs", 409, FAILED_PRECONDITION;
+    /// The cluster cannot be asked: its agent is not heard.
+    ClusterUnreachable = "E5031", "cluster-unreachable", 503, UNAVAILABLE;
     /// This hub does not lead.
     NotLeader = "E6001", "not-leader", 503, UNAVAILABLE;
     /// The store does not answer.

@@ -32,7 +32,9 @@ use crate::metrics::Metrics;
 use crate::model::JOBS;
 use crate::offers::OfferKeeper;
 use crate::questions::{QUESTIONS, Question};
-use crate::sessions::{AgentSessions, Orderbook, SESSION_EVENTS, SessionEvent, SessionOptions};
+use crate::sessions::{
+    AgentSessions, LogDesk, Orderbook, SESSION_EVENTS, SessionEvent, SessionOptions,
+};
 use crate::submissions::Submitter;
 use crate::templates::Templates;
 use crate::users::{MAX_WATCHES, Users};
@@ -116,6 +118,11 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         views: Views::default(),
         journal: Journal::default(),
         orders: Orderbook::default(),
+        logs: LogDesk::new(
+            options.clock.clone(),
+            options.random.clone(),
+            options.tasks.cancelled(),
+        ),
     };
     let resources = serve_objects(&options, &shared)?;
     decide(&options, &shared, &resources, events, questions);
@@ -139,6 +146,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         resources: resources.clone(),
         questions: questions_in,
         leadership: leadership.clone(),
+        logs: shared.logs.clone(),
         watches: Arc::new(Semaphore::new(MAX_WATCHES)),
     };
     serve_users(users, service, &store, &metrics, &tasks);
@@ -164,6 +172,7 @@ struct Shared {
     views: Views,
     journal: Journal,
     orders: Orderbook,
+    logs: LogDesk,
 }
 
 fn campaign(options: &HubOptions, users: &str, agents: &str) -> Leadership {
@@ -274,6 +283,7 @@ fn serve_agents(
         leadership: shared.leadership.clone(),
         orders: shared.orders.clone(),
         events,
+        logs: shared.logs.clone(),
         templates: Arc::new(Templates::new(Arc::clone(store))),
         terms: config.contact_terms(),
         beat: config.contact.beat,

@@ -1,4 +1,4 @@
-//! Questions to the model: plan, why, queue, capacity.
+//! Questions to the model: plan, why, queue, capacity, and where logs are.
 //!
 //! Owns the answers, in the words of the wire. Asked of the task that owns the model, so that an
 //! answer is of one moment. Changes nothing.
@@ -17,6 +17,8 @@ use tokio::sync::oneshot;
 
 use crate::explanations::{Explained, blocker, headline};
 use crate::model::{Job, Model, Situation};
+use crate::placement::PlacedRole;
+use crate::sessions::LogTarget;
 
 /// Questions waiting for the model. Each is answered in microseconds to milliseconds between
 /// rounds; more than this at once is overload, which callers are told.
@@ -35,6 +37,8 @@ pub(crate) enum Question {
     Why(v1::WhyRequest, Reply<v1::WhyResponse>),
     /// Who waits, in which order?
     Queue(v1::QueueRequest, Reply<v1::QueueResponse>),
+    /// Where are the logs of this container?
+    Logs(v1::LogsRequest, Reply<LogTarget>),
     /// What is there?
     Capacity(v1::CapacityRequest, Reply<v1::CapacityResponse>),
 }
@@ -54,6 +58,7 @@ pub(crate) fn answer(
         Question::Queue(request, reply) => {
             drop(reply.send(Ok(queue(model, explained, situation, &request))));
         }
+        Question::Logs(request, reply) => drop(reply.send(logs(model, situation, request))),
         Question::Capacity(request, reply) => {
             drop(reply.send(Ok(capacity(model, situation, &request))));
         }
@@ -232,6 +237,81 @@ fn queue(
             .collect(),
         total: u32::try_from(explained.queue.len()).unwrap_or(u32::MAX),
         age_ms: age(explained, situation),
+    }
+}
+
+/// Which cluster has the pods whose logs are asked for, and whether it can be asked.
+fn logs(
+    model: &Model,
+    situation: Situation,
+    request: v1::LogsRequest,
+) -> Result<LogTarget, ApiError> {
+    let v1::LogsRequest {
+        namespace,
+        name,
+        gang: index,
+        query,
+    } = request;
+    let job = model.job_named(&namespace, &name).ok_or_else(|| {
+        let message = format!("there is no job {namespace}/{name}");
+        ApiError::new(ErrorCode::NotFound, message).help("list them: meridian get jobs -A")
+    })?;
+    let what = format!("gang {index} of {namespace}/{name}");
+    let wrong = |message: String| ApiError::new(ErrorCode::InvalidObject, message);
+    if index >= job.gang_count() {
+        let last = job.gang_count().saturating_sub(1);
+        return Err(wrong(format!(
+            "there is no {what}: its gangs are 0 to {last}"
+        )));
+    }
+    let gang = GangId {
+        job: job.uid,
+        index,
+    };
+    let Some(row) = model.placement(gang) else {
+        let nothing = |message: String| ApiError::new(ErrorCode::NoLogs, message);
+        return Err(if job.progress.is_over(index) {
+            nothing(format!("{what} has ended: its logs went with its pods"))
+                .help("what must outlive a job belongs into a log store of the cluster")
+        } else {
+            nothing(format!("{what} waits for a place: it has no pods"))
+                .help(format!("see why: meridian why {name} -n {namespace}"))
+        });
+    };
+    let record = row.record.as_ref();
+    let mut query = query.unwrap_or_default();
+    let named = |role: &&PlacedRole| query.role.is_empty() || role.name == query.role;
+    let Some(role) = record.roles.iter().find(named) else {
+        let names: Vec<&str> = record.roles.iter().map(|role| role.name.as_str()).collect();
+        let (role, names) = (&query.role, names.join(", "));
+        return Err(wrong(format!(
+            "{what} has no role {role:?}: it has {names}"
+        )));
+    };
+    if query.rank >= role.pods {
+        let (rank, last) = (query.rank, role.pods.saturating_sub(1));
+        let name = &role.name;
+        return Err(wrong(format!(
+            "role {name} of {what} has no rank {rank}: 0 to {last}"
+        )));
+    }
+    query.role.clone_from(&role.name);
+    let cluster = model.fleet.clusters.get(&record.cluster);
+    let heard = cluster.map(|cluster| cluster.contact(situation.boot, situation.terms));
+    match heard {
+        Some(Contact::Ready | Contact::Suspect) => Ok(LogTarget {
+            cluster: record.cluster.clone(),
+            gang,
+            epoch: record.epoch,
+            query,
+        }),
+        Some(Contact::Unreachable | Contact::Lost) | None => {
+            let silence = cluster.map_or(0, |cluster| cluster.silence(situation.boot).0 / 1000);
+            let name = &record.cluster;
+            let message = format!("{what} is in cluster {name}, not heard for {silence} s");
+            let help = format!("see how it is heard: meridian cluster describe {name}");
+            Err(ApiError::new(ErrorCode::ClusterUnreachable, message).help(help))
+        }
     }
 }
 

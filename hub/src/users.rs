@@ -1,4 +1,4 @@
-//! The users' gRPC service: submit, plan, why, queue, capacity, watch.
+//! The users' gRPC service: submit, plan, why, queue, capacity, watch, logs.
 //!
 //! Owns the translation between the wire and the hub's parts. Writes go the API server's one path;
 //! questions go to the task that owns the model, on the leader. Never decides.
@@ -27,6 +27,7 @@ use tracing::Instrument as _;
 use crate::answers::{from_api_status, store_status};
 use crate::leadership::{Leadership, Role};
 use crate::questions::{Question, Reply};
+use crate::sessions::LogDesk;
 use crate::submissions::{Submission, SubmitError, Submitter, check_key};
 
 /// Jobs of one stream that are on their way at once; their answers keep their order.
@@ -51,6 +52,8 @@ pub(crate) struct Users {
     pub(crate) questions: mpsc::Sender<Question>,
     /// Whether this replica leads.
     pub(crate) leadership: Leadership,
+    /// Where logs are asked for.
+    pub(crate) logs: LogDesk,
     /// Watches that may still be opened.
     pub(crate) watches: Arc<Semaphore>,
 }
@@ -61,6 +64,7 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl FederationService for Users {
     type SubmitStreamStream = Answers<v1::SubmitStreamResponse>;
     type WatchStream = Answers<v1::WatchResponse>;
+    type LogsStream = Answers<v1::LogsResponse>;
 
     async fn submit(
         &self,
@@ -145,6 +149,17 @@ impl FederationService for Users {
         self.ask(|reply| Question::Capacity(request, reply))
             .await
             .map(Response::new)
+    }
+
+    async fn logs(
+        &self,
+        request: Request<v1::LogsRequest>,
+    ) -> Result<Response<Self::LogsStream>, Status> {
+        let request = request.into_inner();
+        let target = self.ask(|reply| Question::Logs(request, reply)).await?;
+        let lines = self.logs.open(target).await;
+        let lines = lines.map_err(|error| status::to_status(&error))?;
+        Ok(Response::new(Box::pin(lines)))
     }
 
     async fn watch(

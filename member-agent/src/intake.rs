@@ -89,6 +89,8 @@ impl Executor {
                 );
             }
             Body::Lease(_) => self.unsupported(None, "run leases"),
+            // The uplink answers it: it changes nothing.
+            Body::LogRequest(_) => {}
             Body::Welcome(_) => {
                 let refused = Refused::new(RefusalReason::Malformed, "a second Welcome");
                 self.refuse(None, &refused);

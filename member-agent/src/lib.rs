@@ -13,6 +13,7 @@ mod fences;
 mod gangs;
 mod intake;
 pub mod kubernetes;
+mod logs;
 mod metrics;
 mod orders;
 pub mod probes;
@@ -38,6 +39,7 @@ pub use state::StateError;
 pub use uplink::{Contact, PROTOCOLS};
 
 use executor::Executor;
+use logs::LogSender;
 use state::AgentState;
 use uplink::Uplink;
 
@@ -78,6 +80,12 @@ impl Agent {
         let state = AgentState::load(options.disk, &options.random).await?;
         let (to_executor, inbox) = mpsc::channel(INBOX);
         let (contact, contact_seen) = watch::channel(Contact::Dialling);
+        let tasks = options.tasks.child();
+        let logs = LogSender::new(
+            Arc::clone(&options.backend),
+            options.clock.clone(),
+            tasks.clone(),
+        );
         let uplink = Uplink {
             cluster: options.cluster,
             hubs: options.hubs,
@@ -88,8 +96,8 @@ impl Agent {
             metrics: options.metrics.clone(),
             executor: to_executor,
             contact,
+            logs,
         };
-        let tasks = options.tasks.child();
         let (tracker, killed) = (TaskTracker::new(), CancellationToken::new());
         let cancelled = tasks.cancelled();
         let executor = Executor::new(

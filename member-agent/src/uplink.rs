@@ -18,9 +18,11 @@ use prost::Message as _;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::fences::Refused;
+use crate::logs::LogSender;
 use crate::metrics::AgentMetrics;
 use crate::report::Session;
 
@@ -107,6 +109,7 @@ pub(crate) struct Uplink {
     pub(crate) metrics: AgentMetrics,
     pub(crate) executor: mpsc::Sender<ToExecutor>,
     pub(crate) contact: watch::Sender<Contact>,
+    pub(crate) logs: LogSender,
 }
 
 /// Why a session ended.
@@ -232,16 +235,20 @@ impl Uplink {
             .timeout(WELCOME_LIMIT, self.open(hub, parts))
             .await;
         match opened {
-            Ok(Ok(open)) => self.converse(open).await,
+            Ok(Ok(open)) => self.converse(hub, open).await,
             Ok(Err(ended)) => ended,
             Err(_) => SessionEnd::NoWelcome,
         }
     }
 
+    /// A connection to a hub, dialled when it is first used.
+    fn channel(&self, hub: &str) -> Channel {
+        network::channel(Arc::clone(&self.network), hub)
+    }
+
     async fn open(&self, hub: &str, parts: HelloParts) -> Result<Open, SessionEnd> {
-        let channel = network::channel(Arc::clone(&self.network), hub);
         let mut client =
-            AgentServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+            AgentServiceClient::new(self.channel(hub)).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (outbox, outbound) = mpsc::channel(OUTBOX);
         let digest_sequence = Arc::new(AtomicU64::new(parts.digest.sequence));
         let hello = agent_message::Body::Hello(self.hello(parts));
@@ -308,7 +315,7 @@ impl Uplink {
     }
 
     /// Beats and listens until the session is lost.
-    async fn converse(&self, mut open: Open) -> SessionEnd {
+    async fn converse(&self, hub: &str, mut open: Open) -> SessionEnd {
         let mut answered = self.clock.boot();
         let mut next_beat = answered;
         loop {
@@ -334,6 +341,10 @@ impl Uplink {
                 answered = self.clock.boot();
             }
             let Some(body) = body else { continue };
+            if let hub_message::Body::LogRequest(request) = body {
+                self.logs.serve(self.channel(hub), request);
+                continue;
+            }
             if self
                 .executor
                 .send(ToExecutor::Order(Box::new(body)))

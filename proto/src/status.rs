@@ -76,6 +76,13 @@ pub fn from_status(status: &Status) -> ApiError {
     ApiError::new(by_grpc_code(status.code()), status.message())
 }
 
+/// Back from the details of an error; an unknown code is told as a defect of whoever sent it.
+#[must_use]
+pub fn from_wire(detail: v1::ErrorDetail) -> ApiError {
+    let code = detail.code.parse::<ErrorCode>();
+    from_detail(code.unwrap_or(ErrorCode::Internal), detail)
+}
+
 fn from_detail(code: ErrorCode, detail: v1::ErrorDetail) -> ApiError {
     let mut error = ApiError::new(code, detail.message).help(detail.help);
     error.retry_after = (detail.retry_after_ms > 0).then_some(Millis(detail.retry_after_ms));

@@ -18,6 +18,10 @@ use crate::commands::wait::Goal;
 use crate::completion;
 use crate::output::Format;
 
+mod logs;
+
+pub(crate) use logs::LogsArgs;
+
 /// Runs jobs on fleets of GPU clusters.
 ///
 /// Names: KIND/NAME as in job/llm-70b, or KIND NAME. Kinds have short words: job, cluster, pool,
@@ -34,8 +38,8 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 error, 2 usage, 3 unchanged (--error-unchanged), 4 denied by policy or quota,
 5 not found, 6 conflict, 7 timed out, 8 hub unreachable, 9 not allowed; plan --detailed-exitcode:
-20 will queue, 22 can never be placed; wait: 30 failed, 31 cancelled, 32 preempted and not requeued,
-130 detached by Ctrl-C.";
+20 will queue, 22 can never be placed; wait and logs --follow-exit: 30 failed, 31 cancelled, 32 preempted
+and not requeued; 130 detached by Ctrl-C.";
 
 /// Flags of every command.
 #[derive(Args, Debug)]
@@ -73,6 +77,8 @@ pub(crate) enum Command {
     Wait(WaitArgs),
     /// Say why a job waits, or where it runs
     Why(WhyArgs),
+    /// Show what the containers of a job write
+    Logs(LogsArgs),
     /// Show the order of waiting gangs
     Queue(QueueArgs),
     /// Show GPUs by flavor, region, cluster and pool

@@ -9,6 +9,7 @@ pub(crate) mod delete;
 pub(crate) mod describe;
 pub(crate) mod events;
 pub(crate) mod get;
+pub(crate) mod logs;
 pub(crate) mod plan;
 pub(crate) mod playground;
 pub(crate) mod queue;

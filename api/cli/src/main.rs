@@ -61,6 +61,7 @@ async fn execute(cli: Cli) -> Result<Exit, Failure> {
         Command::Plan(args) => commands::plan::run(context, args).await,
         Command::Wait(args) => commands::wait::run(context, args).await,
         Command::Why(args) => commands::why::run(context, args).await,
+        Command::Logs(args) => commands::logs::run(context, args).await,
         Command::Queue(args) => commands::queue::run(context, args).await,
         Command::Capacity(args) => commands::capacity::run(context, args).await,
         Command::Cluster(command) => commands::cluster::run(context, command).await,

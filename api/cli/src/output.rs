@@ -50,10 +50,7 @@ impl Out {
             .write_all(text.as_bytes())
             .and_then(|()| self.0.write_all(b"\n"))
             .and_then(|()| self.0.flush());
-        written.map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
-            _ => Failure::Output(error),
-        })
+        written.map_err(unwritten)
     }
 
     /// Writes text that may have no lines at all.
@@ -64,12 +61,25 @@ impl Out {
         }
     }
 
+    /// Writes bytes as they are, at once.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = self.0.write_all(bytes).and_then(|()| self.0.flush());
+        written.map_err(unwritten)
+    }
+
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
         self.line(&format!("{value:#}"))
     }
 
     pub(crate) fn yaml(&mut self, value: &Value) -> Result<(), Failure> {
         self.text(&yaml(value))
+    }
+}
+
+fn unwritten(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
+        _ => Failure::Output(error),
     }
 }
 

@@ -242,6 +242,7 @@ fn kind_of_code(code: &str) -> Option<FailureKind> {
         ErrorCode::Conflict
         | ErrorCode::IdempotencyKeyReused
         | ErrorCode::InUse
+        | ErrorCode::NoLogs
         | ErrorCode::AgentSuperseded => FailureKind::Conflict,
         ErrorCode::Expired => FailureKind::Expired,
         ErrorCode::Forbidden | ErrorCode::ClusterClaimed => FailureKind::NotAllowed,
@@ -251,6 +252,7 @@ fn kind_of_code(code: &str) -> Option<FailureKind> {
         ErrorCode::NotLeader
         | ErrorCode::StoreUnavailable
         | ErrorCode::StoreFull
+        | ErrorCode::ClusterUnreachable
         | ErrorCode::HubUnreachable => FailureKind::Unavailable,
         ErrorCode::Overloaded => FailureKind::Busy,
         ErrorCode::TimedOut => FailureKind::TimedOut,

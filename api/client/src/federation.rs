@@ -1,4 +1,4 @@
-//! The hub's gRPC service: submit, plan, why, queue, capacity.
+//! The hub's gRPC service: submit, plan, why, queue, capacity, logs.
 //!
 //! Owns time limits and error reading for these calls. Never retries a submit by itself: whoever
 //! holds the idempotency key does.
@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use bytes::Bytes;
 use futures::Stream;
 use meridian_proto::v1;
 use meridian_proto::v1::federation_service_client::FederationServiceClient;
@@ -81,6 +82,22 @@ impl SubmitAnswers {
                 "an answer to a submission without a result".into(),
             )),
         }
+    }
+}
+
+/// What a container writes, as it comes.
+pub struct LogText {
+    client: Client,
+    chunks: Streaming<v1::LogsResponse>,
+}
+
+impl LogText {
+    /// The next part of the text, whole lines or not; `None` at its end. May take for ever: a
+    /// container that is followed need not write anything.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let chunk = self.chunks.message().await;
+        let chunk = chunk.map_err(|status| errors::from_grpc(self.client.address(), &status))?;
+        Ok(chunk.map(|chunk| chunk.text))
     }
 }
 
@@ -167,6 +184,17 @@ impl Client {
             Box::pin(service.capacity(request))
         })
         .await
+    }
+
+    /// What a container of a gang writes. Dropping the text ends the call.
+    pub async fn logs(&self, request: v1::LogsRequest) -> Result<LogText, ClientError> {
+        let mut service = self.federation();
+        let opened = Box::pin(service.logs(request));
+        let chunks = self.within("Logs", opened).await?;
+        Ok(LogText {
+            client: self.clone(),
+            chunks,
+        })
     }
 
     /// A call that changes nothing: asked a second time when its connection is lost.

@@ -16,7 +16,7 @@ mod watch;
 pub use apply::{Applied, Outcome};
 pub use client::{Client, ClientOptions, DEFAULT_SERVER, DEFAULT_TIMEOUT};
 pub use errors::{Cause, ClientError, Failure, FailureKind};
-pub use federation::{Answer, Submission, SubmitAnswers};
+pub use federation::{Answer, LogText, Submission, SubmitAnswers};
 pub use meridian_proto::v1;
 pub use objects::{Deletion, DryRun, Form, ListOptions, Listing, Written};
 pub use resource::Resource;

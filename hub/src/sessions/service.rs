@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::attach::{attach, protocol};
+use super::logs::LogDesk;
 use super::session::{OUTBOX, Session};
 use super::{Orderbook, SessionEvents};
 use crate::fence::Fence;
@@ -44,6 +45,8 @@ pub(crate) struct SessionOptions {
     pub(crate) orders: Orderbook,
     /// Where what agents say goes.
     pub(crate) events: SessionEvents,
+    /// Where logs are asked for.
+    pub(crate) logs: LogDesk,
     /// Pod templates by hash.
     pub(crate) templates: Arc<Templates>,
     /// Terms of contact, told to agents.
@@ -134,6 +137,14 @@ impl AgentService for AgentSessions {
                 newest.leave(&cluster, incarnation);
             });
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+    }
+
+    async fn send_logs(
+        &self,
+        request: Request<Streaming<v1::LogChunk>>,
+    ) -> Result<Response<v1::LogsTaken>, Status> {
+        let taken = self.options.logs.take(request.into_inner()).await;
+        taken.map(Response::new)
     }
 }
 

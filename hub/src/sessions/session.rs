@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::attach::OFFERS_AND_LOGS;
+use super::logs::Line;
 use super::orders::{Order, Orders, intent};
 use super::service::SessionOptions;
 use super::{Said, SessionEvent};
@@ -83,6 +84,7 @@ impl Session {
         };
         let (cluster, incarnation) = (&self.cluster, self.incarnation);
         tracing::info!(%cluster, %incarnation, %end, "session ended");
+        self.options.logs.leave(&self.cluster, self.incarnation);
         self.say_why(&end).await;
         // The model takes in nothing more of this life; it goes on counting silence.
         let _ = self.tell_model(Said::Detached).await;
@@ -117,6 +119,13 @@ impl Session {
         let (version, heard) = (hello.version, self.heard.clone());
         let (cluster, incarnation) = (&self.cluster, self.incarnation);
         tracing::info!(%cluster, %incarnation, %version, "agent attached");
+        let line = Line {
+            incarnation: self.incarnation,
+            protocol,
+            version: version.clone(),
+            outbox: self.outbox.clone(),
+        };
+        self.options.logs.enter(&self.cluster, line);
         // Subscribed before the model hears of it: what it then publishes is seen.
         let mut orders = self.options.orders.follow(&self.cluster);
         orders.mark_changed();

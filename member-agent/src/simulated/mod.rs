@@ -9,6 +9,7 @@
 mod behaviour;
 mod inventory;
 mod keep;
+mod logs;
 mod profile;
 mod state;
 mod timeline;
@@ -18,7 +19,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use meridian_api::units::{Millis, Resources, UnixMillis};
 use meridian_runtime::Clock;
 use tokio::sync::Notify;
@@ -30,8 +33,8 @@ pub use profile::{Between, Profile};
 pub use state::{Truth, TruthEvent};
 
 use crate::backend::{
-    BackendError, ClusterBackend, ClusterEvent, GangKey, GangOrder, GangSeen, Observation,
-    OfferSeen, Stopped,
+    BackendError, ClusterBackend, ClusterEvent, GangKey, GangOrder, GangSeen, LogQuery,
+    Observation, OfferSeen, Stopped,
 };
 use profile::For;
 use state::{Changed, State};
@@ -396,5 +399,13 @@ impl ClusterBackend for SimulatedBackend {
 
     async fn stop(&self, key: GangKey, grace: Millis) -> Result<Stopped, BackendError> {
         self.call(|inside| Ok(inside.state.stop(key, grace))).await
+    }
+
+    async fn logs(
+        &self,
+        key: GangKey,
+        query: LogQuery,
+    ) -> Result<BoxStream<'static, Result<Bytes, BackendError>>, BackendError> {
+        self.read_logs(key, query).await
     }
 }

@@ -27,7 +27,7 @@ use meridian_runtime::disk::MemoryDisk;
 use meridian_runtime::network::Pipes;
 use meridian_runtime::{Clock, Disk, Network, Random, Tasks, network};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -61,7 +61,20 @@ type Attached = (
     mpsc::Sender<Result<v1::HubMessage, Status>>,
 );
 
-struct FakeService(mpsc::Sender<Attached>);
+/// A call of `SendLogs`: what the agent sends, and how to end it.
+pub struct LogCall {
+    pub incoming: Streaming<v1::LogChunk>,
+    end: oneshot::Sender<()>,
+}
+
+impl LogCall {
+    /// Ends the call as a hub does whose reader has gone.
+    pub fn end(self) {
+        let _ = self.end.send(());
+    }
+}
+
+struct FakeService(mpsc::Sender<Attached>, mpsc::Sender<LogCall>);
 
 #[tonic::async_trait]
 impl AgentService for FakeService {
@@ -83,6 +96,20 @@ impl AgentService for FakeService {
             .await
             .map_err(|_| Status::unavailable("no test"))?;
         Ok(Response::new(ReceiverStream::new(outbound)))
+    }
+
+    async fn send_logs(
+        &self,
+        request: Request<Streaming<v1::LogChunk>>,
+    ) -> Result<Response<v1::LogsTaken>, Status> {
+        let (end, ended) = oneshot::channel();
+        let incoming = request.into_inner();
+        let call = LogCall { incoming, end };
+        let sent = self.1.send(call).await;
+        sent.map_err(|_| Status::unavailable("no test"))?;
+        // A test that drops the call ends it, too.
+        drop(ended.await);
+        Ok(Response::new(v1::LogsTaken::default()))
     }
 }
 
@@ -114,17 +141,18 @@ impl Disk for TestDisk {
 }
 
 /// Where agents that dial one fake hub come in.
-pub struct Door(mpsc::Receiver<Attached>);
+pub struct Door(mpsc::Receiver<Attached>, mpsc::Receiver<LogCall>);
 
 async fn serve(pipes: &Pipes, tasks: &Tasks, address: &str) -> Door {
     let (sender, attached) = mpsc::channel(8);
+    let (log_sender, log_calls) = mpsc::channel(8);
     let listener = pipes.listen(address).await.expect("free");
     let server = network::grpc_server(pipes)
-        .add_service(AgentServiceServer::new(FakeService(sender)))
+        .add_service(AgentServiceServer::new(FakeService(sender, log_sender)))
         .serve_with_incoming(listener.into_stream());
     // Boxed: its type is so deep that the compiler gives up on it inside another.
     tasks.spawn(format!("fake-hub {address}"), server.boxed());
-    Door(attached)
+    Door(attached, log_calls)
 }
 
 /// Whether beats are answered.
@@ -231,6 +259,14 @@ impl World {
         let line = self.line(next.ok()?.expect("the hub lives"), Beats::Answered);
         line.welcome().await;
         Some(line)
+    }
+
+    /// The next call in which the agent sends logs.
+    pub async fn log_call(&mut self) -> LogCall {
+        let mut door = self.attached.take().expect("one caller at a time");
+        let call = self.clock.timeout(DEADLINE, door.1.recv()).await;
+        self.attached = Some(door);
+        call.expect("the agent answers").expect("the hub lives")
     }
 
     async fn dials(&mut self, door: &mut Door, beats: Beats) -> Line {

@@ -181,6 +181,22 @@ pub(crate) async fn until(
     Ok(exit)
 }
 
+/// Waits until a job has ended, and says how beside the data: what precedes it is data already.
+pub(crate) async fn quietly(context: &mut Context, waited: &Waited) -> Result<Exit, Failure> {
+    let mut last = None;
+    let exit = tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => {
+            detach(waited);
+            return Ok(Exit::Interrupted);
+        }
+        exit = follow(context, waited, &Goal::Finished, &mut last) => exit?,
+    };
+    let standing = last.map_or_else(|| "deleted".to_owned(), |object| standing(&object));
+    note(&format!("{}: {standing}", waited.label()));
+    Ok(exit)
+}
+
 /// Follows one object until the goal is judged; `last` is how it looked last, `None` once it is
 /// gone.
 async fn follow(

@@ -3,6 +3,8 @@
 //! Owns just enough behaviour to see what the command makes of answers. Not a model of the hub:
 //! what the hub does is proven elsewhere.
 
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
+
 use std::collections::BTreeMap;
 use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -295,6 +297,7 @@ impl FederationService for Service {
     type SubmitStreamStream =
         tokio_stream::Iter<std::vec::IntoIter<Result<v1::SubmitStreamResponse, Status>>>;
     type WatchStream = tokio_stream::Empty<Result<v1::WatchResponse, Status>>;
+    type LogsStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::LogsResponse, Status>>>;
 
     async fn submit(
         &self,
@@ -381,6 +384,32 @@ impl FederationService for Service {
             waiting: 2,
             ..v1::WhyResponse::default()
         }))
+    }
+
+    async fn logs(
+        &self,
+        request: Request<v1::LogsRequest>,
+    ) -> Result<tonic::Response<Self::LogsStream>, Status> {
+        let request = request.into_inner();
+        let query = request.query.unwrap_or_default();
+        if request.name == "waiting" {
+            let detail = v1::ErrorDetail {
+                code: "E5030".into(),
+                message: "gang 0 of nlp/waiting waits for a place: it has no pods".into(),
+                help: "see why: meridian why waiting -n nlp".into(),
+                ..v1::ErrorDetail::default()
+            };
+            let details = detail.encode_to_vec().into();
+            let code = tonic::Code::FailedPrecondition;
+            return Err(Status::with_details(code, "no logs", details));
+        }
+        let chunk = |text: String| Ok(v1::LogsResponse { text: text.into() });
+        let rank = query.rank;
+        let chunks = vec![
+            chunk(format!("{} step {rank}\nst", query.role)),
+            chunk(format!("ep {}\n", query.tail_lines)),
+        ];
+        Ok(tonic::Response::new(tokio_stream::iter(chunks)))
     }
 
     async fn watch(
