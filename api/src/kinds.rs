@@ -6,6 +6,7 @@
 pub mod federated_job;
 pub mod gpu_pool;
 pub mod member_cluster;
+pub mod price_book;
 pub mod region;
 pub mod tenant;
 pub mod tenant_quota;
@@ -19,6 +20,7 @@ use serde_json::Value;
 pub use federated_job::FederatedJob;
 pub use gpu_pool::GPUPool;
 pub use member_cluster::MemberCluster;
+pub use price_book::PriceBook;
 pub use region::Region;
 pub use tenant::Tenant;
 pub use tenant_quota::TenantQuota;
@@ -181,6 +183,16 @@ pub static ALL: &[KindInfo] = &[
             column("Notice", "string", ".spec.notice"),
             column("MaxRuntime", "string", ".spec.maxRuntime"),
             wide("MayUse", "string", ".spec.mayUse[*]"),
+            AGE,
+        ],
+    ),
+    kind::<price_book::PriceBookSpec>(
+        "pricebook",
+        &["pb"],
+        &[
+            column("Currency", "string", ".spec.currency"),
+            wide("Flavors", "string", ".spec.flavors[*].flavor"),
+            wide("Worth", "string", ".spec.flavors[*].worth"),
             AGE,
         ],
     ),

@@ -130,10 +130,18 @@ written!(
     { "x-kubernetes-int-or-string": true }, numeric: false
 );
 written!(
+    /// What a card is worth beside the reference card, in thousandths: `"1"` is as much.
+    Worth(u32), "a worth such as \"2.4\"",
+    { "x-kubernetes-int-or-string": true }, numeric: false
+);
+written!(
     /// An instant in a document, RFC 3339: `2026-11-26T22:04:00Z`.
     Time(UnixMillis), "an instant such as 2026-11-26T22:04:00Z",
     { "type": "string", "format": "date-time" }, numeric: false
 );
+
+/// [`Worth`] of the reference card, and of one that nobody has priced.
+pub const REFERENCE_WORTH: Worth = Worth(1000);
 
 /// [`Speed`] of the reference flavor.
 pub const SPEED_UNIT: u32 = 1000;
@@ -387,19 +395,35 @@ impl fmt::Display for Money {
     }
 }
 
+/// Reads thousandths that fit 32 bits.
+fn thousandths(text: &str, noun: &str, example: &str) -> Result<u32, BadQuantity> {
+    let wrong = || {
+        let hint = format!("up to three decimals, for example \"{example}\"");
+        bad(text, noun, &hint)
+    };
+    let thousandths = decimal(text, 3).map_err(|_| wrong())?;
+    u32::try_from(thousandths).map_err(|_| wrong())
+}
+
 impl FromStr for Speed {
     type Err = BadQuantity;
 
     fn from_str(text: &str) -> Result<Self, BadQuantity> {
-        let wrong = || {
-            bad(
-                text,
-                "a speed",
-                "up to three decimals, for example \"0.45\"",
-            )
-        };
-        let thousandths = decimal(text, 3).map_err(|_| wrong())?;
-        u32::try_from(thousandths).map(Self).map_err(|_| wrong())
+        thousandths(text, "a speed", "0.45").map(Self)
+    }
+}
+
+impl FromStr for Worth {
+    type Err = BadQuantity;
+
+    fn from_str(text: &str) -> Result<Self, BadQuantity> {
+        thousandths(text, "a worth", "2.4").map(Self)
+    }
+}
+
+impl fmt::Display for Worth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_thousandths(f, self.0.into())
     }
 }
 

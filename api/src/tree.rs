@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::errors::{FieldError, FieldReason};
 use crate::kinds::{Tenant, TenantQuota};
-use crate::quantity::GpuQuantity;
-use crate::units::MilliGpus;
+use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity};
+use crate::units::{Mebibytes, MilliCpus, MilliGpus};
 
 /// Deepest tree: more levels than any organisation, and a bound on every walk up.
 pub const MAX_TREE_DEPTH: usize = 16;
@@ -96,8 +96,40 @@ fn check_owners(parents: &BTreeMap<&str, Option<&str>>, quotas: &[TenantQuota]) 
     found
 }
 
-/// One tenant's rows: by flavor, and `None` for all flavors together.
-type Rows<'a> = BTreeMap<Option<&'a str>, MilliGpus>;
+/// What a row counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Counted<'a> {
+    /// GPUs of a flavor, in a region; `None` = of all.
+    Gpus(Option<&'a str>, Option<&'a str>),
+    /// Host CPU.
+    Cpu,
+    /// Host memory.
+    Memory,
+}
+
+impl Counted<'_> {
+    fn show(self, amount: u64) -> String {
+        match self {
+            Self::Gpus(..) => GpuQuantity(MilliGpus(amount)).to_string(),
+            Self::Cpu => CpuQuantity(MilliCpus(amount)).to_string(),
+            Self::Memory => MemoryQuantity(Mebibytes(amount)).to_string(),
+        }
+    }
+
+    fn noun(self) -> String {
+        match self {
+            Self::Gpus(flavor, region) => {
+                let place = region.map(|name| format!(" in {name}")).unwrap_or_default();
+                format!("{}{place}", flavor.unwrap_or("all flavors together"))
+            }
+            Self::Cpu => "CPU".to_owned(),
+            Self::Memory => "memory".to_owned(),
+        }
+    }
+}
+
+/// One tenant's nominal amounts, each with the path of its row.
+type Rows<'a> = BTreeMap<Counted<'a>, (u64, String)>;
 
 struct Tree<'a> {
     rows: BTreeMap<&'a str, Rows<'a>>,
@@ -109,7 +141,10 @@ fn check_sums<'a>(
     quotas: &'a [TenantQuota],
 ) -> Vec<FieldError> {
     let mut tree = Tree {
-        rows: BTreeMap::new(),
+        rows: quotas
+            .iter()
+            .map(|quota| (quota.spec.tenant.as_str(), rows(quota)))
+            .collect(),
         children: BTreeMap::new(),
     };
     for (name, parent) in parents {
@@ -117,35 +152,43 @@ fn check_sums<'a>(
             tree.children.entry(parent).or_default().push(name);
         }
     }
-    let mut names = BTreeMap::new();
-    for quota in quotas {
-        let rows = quota.spec.resources.iter();
-        let rows = rows
-            .map(|row| (row.flavor.as_deref(), row.nominal.0))
-            .collect();
-        tree.rows.insert(quota.spec.tenant.as_str(), rows);
-        names.insert(quota.spec.tenant.as_str(), quota.metadata.name.as_str());
-    }
     let mut found = Vec::new();
     for (tenant, rows) in &tree.rows {
-        for (flavor, nominal) in rows {
-            let wanted = tree.below(tenant, *flavor);
+        for (counted, (nominal, path)) in rows {
+            let wanted = tree.below(tenant, *counted);
             if wanted > *nominal {
-                let quota = names.get(tenant).copied().unwrap_or(tenant);
                 let message = format!(
                     "its children have {} of {}, more than its own {}: raise it, or lower theirs \
                      ({})",
-                    GpuQuantity(wanted),
-                    flavor.unwrap_or("all flavors together"),
-                    GpuQuantity(*nominal),
+                    counted.show(wanted),
+                    counted.noun(),
+                    counted.show(*nominal),
                     tree.children_of(tenant).join(", "),
                 );
-                let path = format!("tenantquotas/{quota} spec.resources");
-                found.push(FieldError::new(path, FieldReason::Invalid, message));
+                found.push(FieldError::new(path.clone(), FieldReason::Invalid, message));
             }
         }
     }
     found
+}
+
+fn rows(quota: &TenantQuota) -> Rows<'_> {
+    let (name, spec) = (&quota.metadata.name, &quota.spec);
+    let mut rows = Rows::new();
+    for (index, row) in spec.resources.iter().enumerate() {
+        let counted = Counted::Gpus(row.flavor.as_deref(), row.region.as_deref());
+        let path = format!("tenantquotas/{name} spec.resources[{index}].nominal");
+        rows.insert(counted, (row.nominal.0.0, path));
+    }
+    if let Some(row) = &spec.cpu {
+        let path = format!("tenantquotas/{name} spec.cpu.nominal");
+        rows.insert(Counted::Cpu, (row.nominal.0.0, path));
+    }
+    if let Some(row) = &spec.memory {
+        let path = format!("tenantquotas/{name} spec.memory.nominal");
+        rows.insert(Counted::Memory, (row.nominal.0.0, path));
+    }
+    rows
 }
 
 impl<'a> Tree<'a> {
@@ -154,31 +197,45 @@ impl<'a> Tree<'a> {
     }
 
     /// Nominal of everything directly below a tenant. The tree has no circle: it was checked.
-    fn below(&self, tenant: &str, flavor: Option<&str>) -> MilliGpus {
+    fn below(&self, tenant: &str, counted: Counted<'_>) -> u64 {
         let children = self.children_of(tenant).iter();
-        children.fold(MilliGpus::ZERO, |sum, child| {
-            sum.saturating_add(self.claim(child, flavor))
+        children.fold(0_u64, |sum, child| {
+            sum.saturating_add(self.claim(child, counted))
         })
     }
 
-    /// Nominal that a tenant claims of its parent: its own row's, or what is below it. Of all
-    /// flavors together it claims the larger of its rows' sum and what is below.
-    fn claim(&self, tenant: &str, flavor: Option<&str>) -> MilliGpus {
+    /// Nominal that a tenant claims of its parent: its own row's; without one, the larger of what
+    /// its narrower rows sum to and what is below it.
+    fn claim(&self, tenant: &str, counted: Counted<'_>) -> u64 {
         let rows = self.rows.get(tenant);
-        if let Some(own) = rows.and_then(|rows| rows.get(&flavor)) {
+        if let Some((own, _)) = rows.and_then(|rows| rows.get(&counted)) {
             return *own;
         }
-        let below = self.below(tenant, flavor);
-        match (flavor, rows) {
-            (None, Some(rows)) => {
-                let sum = rows
-                    .values()
-                    .fold(MilliGpus::ZERO, |sum, own| sum.saturating_add(*own));
-                sum.max(below)
-            }
-            (Some(_), _) | (None, None) => below,
-        }
+        let narrower = rows.map_or(0, |rows| narrower(rows, counted));
+        narrower.max(self.below(tenant, counted))
     }
+}
+
+/// Sum of the rows that count a part of `counted`: by flavor or by region, the larger, so that
+/// no GPU is counted twice.
+fn narrower(rows: &Rows<'_>, counted: Counted<'_>) -> u64 {
+    let Counted::Gpus(flavor, region) = counted else {
+        return 0;
+    };
+    let inside = |row: &Counted<'_>| match row {
+        Counted::Gpus(own, place) => {
+            (flavor.is_none() || *own == flavor) && (region.is_none() || *place == region)
+        }
+        Counted::Cpu | Counted::Memory => false,
+    };
+    let sum = |part: fn(&Counted<'_>) -> bool| {
+        let rows = rows.iter().filter(|(row, _)| inside(row) && part(row));
+        rows.fold(0_u64, |sum, (_, (nominal, _))| sum.saturating_add(*nominal))
+    };
+    let by_flavor = sum(|row| matches!(row, Counted::Gpus(Some(_), None)));
+    let by_region = sum(|row| matches!(row, Counted::Gpus(None, Some(_))));
+    let by_both = sum(|row| matches!(row, Counted::Gpus(Some(_), Some(_))));
+    by_flavor.max(by_region).max(by_both)
 }
 
 /// Names of a tenant's ancestors, nearest first; stops at a circle.
@@ -200,7 +257,7 @@ pub fn ancestors<'a>(tenants: &'a [Tenant], name: &'a str) -> Vec<&'a str> {
 mod tests {
     use super::*;
     use crate::kinds::tenant::TenantSpec;
-    use crate::kinds::tenant_quota::{QuotaRow, TenantQuotaSpec};
+    use crate::kinds::tenant_quota::{HostRow, QuotaRow, TenantQuotaSpec};
 
     fn tenant(name: &str, parent: Option<&str>) -> Tenant {
         let spec = TenantSpec {
@@ -263,12 +320,41 @@ mod tests {
             quota("nlp", &[(Some("h100"), 9)]),
         ];
         let text = shown(&tenants, &quotas);
-        assert!(text.starts_with("tenantquotas/org spec.resources: its children have 9 of h100"));
+        assert!(text.starts_with(
+            "tenantquotas/org spec.resources[0].nominal: its children have 9 of h100"
+        ));
         let quotas = [
             quota("org", &[(None, 8)]),
             quota("nlp", &[(Some("a"), 5), (Some("b"), 5)]),
         ];
         assert!(shown(&tenants, &quotas).contains("have 10 of all flavors together"));
+    }
+
+    #[test]
+    fn regions_cpu_and_memory_are_summed_too() {
+        let tenants = [tenant("org", None), tenant("nlp", Some("org"))];
+        let mut above = quota("org", &[(Some("h100"), 8)]);
+        above.spec.cpu = Some(HostRow {
+            nominal: CpuQuantity(MilliCpus(64_000)),
+            ..HostRow::default()
+        });
+        let mut below = quota("nlp", &[(Some("h100"), 5), (Some("h100"), 4)]);
+        for (row, region) in below.spec.resources.iter_mut().zip(["eu", "us"]) {
+            row.region = Some(region.to_owned());
+        }
+        below.spec.cpu = Some(HostRow {
+            nominal: CpuQuantity(MilliCpus(64_500)),
+            ..HostRow::default()
+        });
+        let text = shown(&tenants, &[above, below]);
+        assert!(
+            text.contains("its children have 9 of h100, more than its own 8"),
+            "{text}"
+        );
+        assert!(
+            text.contains("tenantquotas/org spec.cpu.nominal: its children have 64500m of CPU"),
+            "{text}"
+        );
     }
 
     #[test]

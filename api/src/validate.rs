@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::errors::{FieldError, FieldReason};
 use crate::fields::{MAX_FINDINGS, join, nearest};
 use crate::meta::{API_VERSION, Object, ObjectMeta, Spec};
-use crate::quantity::{GpuQuantity, Span};
+use crate::quantity::{GpuQuantity, Money, Span};
 use crate::units::Millis;
 
 /// Longest name of an object: a DNS subdomain's.
@@ -312,6 +312,22 @@ impl Findings {
                 path,
                 "is 0: give at least one GPU, or leave it out for no limit",
             );
+        }
+    }
+
+    /// Notes a code that is not of three capital letters.
+    pub fn currency(&mut self, path: &str, code: &str) {
+        let letters = code.as_bytes();
+        if letters.len() != 3 || !letters.iter().all(u8::is_ascii_uppercase) {
+            let short: String = code.chars().take(MAX_LABEL_CHARS).collect();
+            self.invalid(path, format!("{short:?} is no ISO 4217 code such as EUR"));
+        }
+    }
+
+    /// Notes a price below zero.
+    pub fn price(&mut self, path: &str, price: Money) {
+        if price.0.0 < 0 {
+            self.invalid(path, format!("is {price}, must be 0 or more"));
         }
     }
 

@@ -501,10 +501,13 @@ fn the_other_kinds_are_checked() {
         "is 7, less than nominal 8",
     );
     yaml_refused(&row("{nominal: 8}, {nominal: 9}"), "has two rows");
-    yaml_refused(
-        &row("{nominal: 8, byRegion: {a: 4}}"),
-        "not held by this release",
+    let twice = "{nominal: 8, region: a}, {nominal: 9, region: a}";
+    yaml_refused(&row(twice), "has two rows");
+    let cpu = yaml(
+        "TenantQuota",
+        "{tenant: x, cpu: {nominal: 4, lendingLimit: 4500m}}",
     );
+    yaml_refused(&cpu, "spec.cpu.lendingLimit: is 4500m, more than nominal 4");
     let floor = "{priority: 1, preemption: Requeue, floorPercent: 10}";
     yaml_refused(
         &yaml("WorkloadClass", floor),
@@ -518,6 +521,22 @@ fn the_other_kinds_are_checked() {
         &yaml("GPUPool", "{cluster: a, flavor: b, topologyLevels: [rack]}"),
         "must end",
     );
+    let prices = |row: &str| yaml("PriceBook", &format!("{{currency: EUR, flavors: [{row}]}}"));
+    yaml_refused(
+        &prices("{flavor: l4, worth: 0}"),
+        "is 0, must be from 0.001",
+    );
+    yaml_refused(&prices("{flavor: l4}, {flavor: l4}"), "has two rows");
+    yaml_refused(
+        &prices("{flavor: l4, gpuHour: -1}"),
+        "spec.flavors[0].gpuHour: is -1.00, must be",
+    );
+    yaml_refused(
+        &prices("{flavor: l4, prices: [{gpuHour: 1}]}"),
+        "names no region and no capacity",
+    );
+    let twice = "{flavor: l4, prices: [{region: a, gpuHour: 1}, {region: a, gpuHour: 2}]}";
+    yaml_refused(&prices(twice), "have two prices");
     let hosts =
         "{pool: p, flavor: h100, hosts: 2, gpusPerHost: 8, cpu: 64, memory: 1Ti, blocks: 3}";
     let cluster = format!("{{region: eu, backend: Simulated, simulated: [{hosts}]}}");

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use meridian_api::errors::ErrorCode;
 use meridian_api::ids::Revision;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
-use meridian_api::kinds::{FederatedJob, Tenant, TenantQuota};
+use meridian_api::kinds::{FederatedJob, PriceBook, Tenant, TenantQuota};
 use meridian_api::tree;
 use meridian_api::validate::{self, Findings};
 use meridian_apiserver::{
@@ -76,6 +76,7 @@ impl Admission for HubAdmission {
                 self.nothing_placed(change, "class", |row, name| row.class == name)
                     .await
             }
+            ("pricebooks", Operation::Create) => self.price_book(change).await,
             ("regions", Operation::Delete) => self.region_delete(change).await,
             _ => Ok(Admitted::default()),
         }
@@ -180,6 +181,24 @@ impl HubAdmission {
                 .await;
         }
         Ok(Admitted::default())
+    }
+
+    /// Prices stand in one place: which of two books holds would be anybody's guess.
+    async fn price_book(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        let others = self.table::<PriceBook>("pricebooks").await?;
+        let Some(other) = others.keys().find(|name| **name != change.key.name) else {
+            return Ok(Admitted::default());
+        };
+        let message = format!("there is PriceBook {other:?} already; put the prices into it");
+        Err(Denial {
+            reason: StatusReason::Invalid,
+            message: String::new(),
+            causes: vec![FieldError::new(
+                "metadata.name",
+                FieldReason::Duplicate,
+                message,
+            )],
+        })
     }
 
     async fn cluster(&self, change: &Change<'_>) -> Result<Admitted, Denial> {

@@ -4,6 +4,7 @@
 //! capacity. Never decides what is written.
 
 use meridian_api::conditions;
+use meridian_api::ids::Revision;
 use meridian_api::kinds::member_cluster::{
     AgentStatus, CONNECTED, ContactState, MemberClusterStatus,
 };
@@ -11,11 +12,12 @@ use meridian_api::kinds::region::GpuCounts;
 use meridian_api::meta::{Condition, ConditionStatus};
 use meridian_api::quantity::{GpuQuantity, Time};
 use meridian_api::units::Millis;
-use meridian_policies::model::{Contact, Placed, Snapshot};
+use meridian_policies::model::{Contact, Placed, Regraded, Snapshot};
 use meridian_runtime::Clock;
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Compare, Operation, SharedStore, StoreError};
 
+use crate::decision::regrade_change;
 use crate::explanations::{Explained, headline};
 use crate::fence::{Commit, Fence, put};
 use crate::journal::{Gravity, Journal, JournalEntry};
@@ -27,6 +29,10 @@ use crate::settle::{Change, Subject, to_json};
 
 /// Capacity of one cluster is written at most this often, contact as soon as it changes.
 const WRITE_CAPACITY_EVERY: Millis = Millis::seconds(10);
+
+/// Ledger rows written again after one decision: a cut quota may turn a whole tenant's, which must
+/// not hold up the next placements for longer than some hundred writes take.
+const REGRADES: usize = 256;
 
 /// The leader's pen.
 pub(crate) struct Committer {
@@ -88,6 +94,28 @@ impl Committer {
             }
         }
         Ok(commit)
+    }
+
+    /// Writes down whose quota placements stand on, where that has changed. The revision of a
+    /// conflict is returned: what the decision stood on has moved.
+    pub(crate) async fn regrade(
+        &self,
+        model: &mut Model,
+        fence: Fence,
+        snapshot: &Snapshot,
+        regraded: &[Regraded],
+    ) -> Result<Option<Revision>, StoreError> {
+        for regraded in regraded.iter().take(REGRADES) {
+            let Some(change) = regrade_change(model, snapshot, regraded) else {
+                continue;
+            };
+            match self.write(model, fence, change).await? {
+                Commit::Done(..) => {}
+                Commit::Conflict(at) => return Ok(Some(at)),
+                Commit::Deposed => break,
+            }
+        }
+        Ok(None)
     }
 
     /// An entry about the change's job, taken before it may go.

@@ -476,10 +476,18 @@ impl Decider {
                 Commit::Conflict(at) => {
                     self.not_before = self.not_before.max(at);
                     self.model.set_changed();
-                    break;
+                    return Ok(());
                 }
-                Commit::Deposed => break,
+                Commit::Deposed => return Ok(()),
             }
+        }
+        let moved = self
+            .committer
+            .regrade(&mut self.model, fence, snapshot, &plan.regraded)
+            .await?;
+        if let Some(at) = moved {
+            self.not_before = self.not_before.max(at);
+            self.model.set_changed();
         }
         Ok(())
     }

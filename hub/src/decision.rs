@@ -10,14 +10,14 @@ use meridian_api::kinds::federated_job::{
     Checkpoint, CostAttribution, FederatedJobSpec, SuccessRule,
 };
 use meridian_policies::lifecycle::State;
-use meridian_policies::model::{Placed, RoleShape, Snapshot};
+use meridian_policies::model::{Placed, Regraded, RoleShape, Snapshot};
 use meridian_runtime::telemetry;
 use meridian_store::keys::{self, Part};
 use meridian_store::{Compare, Operation};
 
 use crate::fence::put;
 use crate::model::{GangRow, Job, Model, TRACEPARENT_ANNOTATION, TemplateHash};
-use crate::placement::{PlacedCheckpoint, PlacedRole, PlacementRecord};
+use crate::placement::{PlacedCheckpoint, PlacedRole, PlacementRecord, stored_rows};
 use crate::settle::{Change, Subject, to_json};
 use crate::status::job_status;
 
@@ -68,6 +68,33 @@ pub(crate) fn placement_change(
     })
 }
 
+/// The write of a placement's ledger rows; `None` when it is gone or another meanwhile.
+#[must_use]
+pub(crate) fn regrade_change(
+    model: &Model,
+    snapshot: &Snapshot,
+    regraded: &Regraded,
+) -> Option<Change> {
+    let held = &snapshot.held[regraded.held.index()];
+    let stored = model.placement(held.gang)?;
+    let same = stored.record.epoch == held.epoch && stored.record.gpus == held.resources.gpus;
+    let record = same.then(|| PlacementRecord {
+        ledger: stored_rows(snapshot, &regraded.rows),
+        ..stored.record.as_ref().clone()
+    })?;
+    let key = keys::placement(held.gang);
+    Some(Change {
+        subject: Subject::Gang(held.gang),
+        why: Operation::CommitDecision,
+        compares: vec![
+            Compare::ModRevision(keys::policy_head(), snapshot.policy_head),
+            Compare::ModRevision(key.clone(), stored.revision),
+        ],
+        ops: vec![put(key, record.to_json())],
+        told: None,
+    })
+}
+
 fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option<PlacementRecord> {
     let waiting = &snapshot.waiting[placed.waiting.index()];
     let pool = &snapshot.pools[placed.pool.index()];
@@ -102,6 +129,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         state: State::Starting,
         roles: roles.map(role).collect(),
         gpus: placed.gpus,
+        ledger: stored_rows(snapshot, &placed.rows),
         grace: row.grace,
         max_runtime: waiting.max_runtime,
         place_timeout: row.place_timeout,

@@ -136,7 +136,7 @@ impl Fixture {
         );
     }
 
-    fn object(&mut self, path: &str, kind: &str, spec: &Value) {
+    pub(crate) fn object(&mut self, path: &str, kind: &str, spec: &Value) {
         let name = path.rsplit('/').next().unwrap_or_default();
         let object = json!({
             "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
@@ -231,6 +231,7 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
         memory: meridian_api::units::Mebibytes(1_024),
     };
     PlacementRecord {
+        ledger: Vec::new(),
         gang: gang(index),
         namespace: "nlp".into(),
         job: "train".into(),

@@ -10,7 +10,9 @@ use meridian_api::ids::{Epoch, GangId, Term};
 use meridian_api::kinds::federated_job::{Dependencies, Origin};
 use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::lifecycle::{self, State};
-use meridian_policies::model::{GangShape, RoleShape, SliceShape};
+use meridian_policies::model::{
+    GangShape, LedgerRow, Role, RoleShape, SliceShape, Snapshot, TenantIx,
+};
 use serde::{Deserialize, Serialize};
 
 /// One gang in one cluster under one epoch.
@@ -45,6 +47,9 @@ pub struct PlacementRecord {
     pub roles: Vec<PlacedRole>,
     /// GPUs in all.
     pub gpus: MilliGpus,
+    /// Its entries in the ledger; empty until they are first written down.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ledger: Vec<StoredRow>,
     /// From SIGTERM to SIGKILL.
     pub grace: Millis,
     /// Most it may run.
@@ -79,6 +84,31 @@ pub struct PlacementRecord {
     /// The object there that owns its pods, when others made them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+}
+
+/// A part of a placement, and whose quota it stands on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredRow {
+    /// What it is.
+    pub role: Role,
+    /// Tenant that lends it; absent for what is its own, and for what nobody lends any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lender: Option<String>,
+    /// How much.
+    pub gpus: MilliGpus,
+}
+
+/// Ledger rows with names in place of ordinals.
+#[must_use]
+pub(crate) fn stored_rows(snapshot: &Snapshot, rows: &[LedgerRow]) -> Vec<StoredRow> {
+    let name = |ix: TenantIx| Some(snapshot.tenants.get(ix.index())?.name.clone());
+    let row = |row: &LedgerRow| StoredRow {
+        role: row.role,
+        lender: row.lender.and_then(name),
+        gpus: row.gpus,
+    };
+    rows.iter().map(row).collect()
 }
 
 /// How a gang saves its work, as its agent needs to know.
@@ -176,6 +206,15 @@ impl PlacementRecord {
         };
         GangShape {
             roles: self.roles.iter().map(role).collect(),
+        }
+    }
+
+    /// Everything that its pods ask for; GPUs as they are counted.
+    #[must_use]
+    pub fn resources(&self) -> Resources {
+        Resources {
+            gpus: self.gpus,
+            ..self.shape().demand(&self.pods())
         }
     }
 

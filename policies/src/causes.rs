@@ -5,15 +5,18 @@
 
 use std::collections::BTreeMap;
 
+use meridian_api::kinds::tenant::OnExhausted;
+use meridian_api::quantity::{CpuQuantity, MemoryQuantity, Money};
 use meridian_api::reasons::Reason;
-use meridian_api::units::MilliGpus;
+use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
 
 use crate::candidates::{Barred, allows_cluster, lacks, preference};
-use crate::decide::{Round, accepted};
+use crate::decide::{Round, places};
 use crate::diagnosis::{amount, cards, diagnose, fits_when_empty};
 use crate::fit::fit;
 use crate::model::{
-    Amounts, Cause, ClusterIx, Contact, FlavorIx, PoolIx, Unplaced, Waiting, WaitingIx,
+    Amounts, Cause, ClusterIx, Contact, FlavorIx, Measure, Place, PoolIx, Tenant, Unplaced,
+    Waiting, WaitingIx,
 };
 use crate::quota::{Bound, Reach, gpus_per_job};
 
@@ -66,7 +69,7 @@ fn of_kind(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> {
     let gang = round.gang(ix);
     let mut causes = quota(round, gang);
     causes.extend(per_job(round, gang));
-    causes.extend(places(round, ix, rooms));
+    causes.extend(of_places(round, ix, rooms));
     causes.sort();
     causes.dedup();
     causes
@@ -107,79 +110,108 @@ fn job_limit(round: &Round<'_>, gang: &Waiting) -> Option<Cause> {
     ))
 }
 
-/// What the ledger says for each flavor that the gang accepts.
+/// What the ledger and the budget say, wherever the gang may go.
 fn quota(round: &Round<'_>, gang: &Waiting) -> Vec<Cause> {
-    let need = gang.shape.gpus(&gang.shape.least());
+    let need = gang.shape.demand(&gang.shape.least());
+    let ledger = &round.ledger;
     let mut causes = Vec::new();
-    for flavor in accepted(round.snapshot, gang) {
-        let in_fleet = |pool: &crate::model::Pool| pool.flavor == flavor;
-        if gang.flavors.is_empty() && !round.snapshot.pools.iter().any(in_fleet) {
-            continue;
-        }
-        let ever = round.ledger.headroom(gang.tenant, flavor, Reach::Ever);
-        let present = round.ledger.headroom(gang.tenant, flavor, Reach::Borrowing);
-        if let Some(bound) = ever.bound.filter(|_| ever.gpus < need) {
-            causes.push(quota_cause(round, gang, Reason::ExceedsQuota, need, &bound));
-        } else if let Some(bound) = present.bound.filter(|_| present.gpus < need) {
-            causes.push(quota_cause(
-                round,
-                gang,
-                Reason::WaitingForQuota,
-                need,
-                &bound,
-            ));
+    for place in places(round.snapshot, gang) {
+        let ever = ledger.passed(gang.tenant, place, Reach::Ever, need);
+        if ever.is_empty() {
+            let bounds = ledger.passed(gang.tenant, place, Reach::Borrowing, need);
+            let cause = |bound| quota_cause(round, gang, Reason::WaitingForQuota, need, bound);
+            causes.extend(bounds.iter().map(cause));
+        } else {
+            let cause = |bound| quota_cause(round, gang, Reason::ExceedsQuota, need, bound);
+            causes.extend(ever.iter().map(cause));
         }
     }
+    let fits = |place: &Place| {
+        let reach = Reach::Borrowing;
+        ledger.passed(gang.tenant, *place, reach, need).is_empty()
+            && !ledger.room(gang.tenant, *place, reach).covers(need)
+    };
+    if places(round.snapshot, gang).iter().any(fits)
+        || ledger.exhausted(gang.tenant, Reach::Nominal).is_some()
+    {
+        causes.extend(budget(round, gang));
+    }
     causes
+}
+
+fn budget(round: &Round<'_>, gang: &Waiting) -> Option<Cause> {
+    let (tenant, budget) = round.ledger.exhausted(gang.tenant, Reach::Borrowing)?;
+    let name = &round.snapshot.tenants[tenant.index()].name;
+    let left = match budget.on_exhausted {
+        OnExhausted::Warn => return None,
+        OnExhausted::BlockBorrowing => "only its own quota is left to it",
+        OnExhausted::BlockAll => "it starts no work",
+    };
+    let (spent, limit) = (Money(budget.spent), Money(budget.limit));
+    let message = format!("tenant {name} has spent {spent} of {limit}: {left}");
+    Some(plain(Reason::BudgetExhausted, message))
 }
 
 fn quota_cause(
     round: &Round<'_>,
     gang: &Waiting,
     reason: Reason,
-    need: MilliGpus,
+    need: Resources,
     bound: &Bound,
 ) -> Cause {
-    let tenant = &round.snapshot.tenants[bound.tenant.index()].name;
-    let parent = round.snapshot.tenants[bound.tenant.index()].parent;
-    let family = round
-        .snapshot
-        .tenants
+    let tenants = &round.snapshot.tenants;
+    let Tenant { name, parent, .. } = &tenants[bound.tenant.index()];
+    let alone = tenants
         .iter()
-        .filter(|other| other.parent == parent)
-        .count();
-    let whose = match (bound.siblings && family > 1, bound.tenant == gang.tenant) {
-        (true, _) => format!("tenant {tenant} and its siblings"),
-        (false, true) => format!("tenant {tenant}"),
-        (false, false) => format!("tenant {tenant} above it"),
+        .filter(|other| other.parent == *parent)
+        .count()
+        == 1;
+    let whose = match (bound.siblings && !alone, bound.tenant == gang.tenant) {
+        (true, _) => format!("tenant {name} and its siblings"),
+        (false, true) => format!("tenant {name}"),
+        (false, false) => format!("tenant {name} above it"),
     };
-    let of = bound.flavor.map_or(String::new(), |flavor| {
-        format!(" of {}", round.snapshot.flavors[flavor.index()].name)
-    });
-    let (used, limit) = (amount(bound.used), amount(bound.limit));
-    let needs = format!("needs {}{of}", cards(need));
+    let need = bound.measure.amount(need);
+    let (flavor, region) = match bound.measure {
+        Measure::Gpus { flavor, region } => (flavor, region),
+        Measure::Cpu | Measure::Memory => (None, None),
+    };
+    let of = flavor.map(|flavor| format!(" of {}", round.snapshot.flavors[flavor.index()].name));
+    let within = region.map(|region| format!(" in {}", round.snapshot.regions[region.index()]));
+    let (of, within) = (of.unwrap_or_default(), within.unwrap_or_default());
+    let show = |number: u64| match bound.measure {
+        Measure::Gpus { .. } => amount(MilliGpus(number)),
+        Measure::Cpu => format!("{} CPUs", CpuQuantity(MilliCpus(number))),
+        Measure::Memory => format!("{} of memory", MemoryQuantity(Mebibytes(number))),
+    };
+    let needs = match bound.measure {
+        Measure::Gpus { .. } => format!("needs {}{of}", cards(MilliGpus(need))),
+        Measure::Cpu | Measure::Memory => format!("needs {}", show(need)),
+    };
+    let (used, limit) = (show(bound.used), show(bound.limit));
     let message = if reason == Reason::ExceedsQuota {
-        format!("{needs}; {whose} may never hold more than {limit}")
+        format!("{needs}; {whose} may never hold more than {limit}{within}")
     } else {
-        format!("{needs}; {whose} may hold {limit}, {used} are held")
+        format!("{needs}; {whose} may hold {limit}{within}, {used} are held")
     };
-    let amounts = Some(Amounts {
-        need,
-        free: bound.used,
-        limit: bound.limit,
-    });
+    let amounts = Amounts {
+        need: MilliGpus(need),
+        free: MilliGpus(bound.used),
+        limit: MilliGpus(bound.limit),
+    };
+    let counts_gpus = matches!(bound.measure, Measure::Gpus { .. });
     Cause {
         reason,
         cluster: None,
-        flavor: bound.flavor,
-        amounts,
+        flavor,
+        amounts: counts_gpus.then_some(amounts),
         message,
     }
 }
 
 /// What keeps it out of each cluster that it allows. A pool that could not hold it even when
 /// empty is mentioned only when none could.
-fn places(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> {
+fn of_places(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> {
     let (snapshot, gang) = (round.snapshot, round.gang(ix));
     let mut causes = Vec::new();
     let (mut allowed, mut candidates, mut holding) = (0_usize, Vec::new(), 0_usize);

@@ -4,16 +4,14 @@
 //! tests check every plan they make. Everything is computed anew, plainly, and from nothing but
 //! snapshot and plan: no code of `decide`, `quota` or `fit` is used. Never repairs.
 
+mod ledger;
 pub mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::ids::GangId;
 
-use crate::model::{
-    Contact, FlavorIx, GangShape, Placed, Plan, Pool, RoleShape, Snapshot, TenantIx, Waiting,
-    WaitingIx,
-};
+use crate::model::{Contact, GangShape, Placed, Plan, Pool, RoleShape, Snapshot, Waiting};
 
 /// Something that must never be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,8 +50,9 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
         }
         identity(snapshot, plan, &mut found);
         rooms(snapshot, plan, &mut found);
-        quota(snapshot, plan, &mut found);
-        limits_of_jobs(snapshot, plan, &mut found);
+        ledger::limits(snapshot, plan, &mut found);
+        ledger::limits_of_jobs(snapshot, plan, &mut found);
+        ledger::rows_add_up(snapshot, plan, &mut found);
     }
     found
 }
@@ -353,127 +352,4 @@ fn take_from<'a>(room: &mut Hosts<'a>, gang: &GangShape, placed: &'a Placed) -> 
         *room.entry(key).or_default() += u64::from(take.hosts);
     }
     Ok(())
-}
-
-/// Milli-GPUs per tenant, with everything below it, and flavor (`None` = all).
-type Use = BTreeMap<(u32, Option<FlavorIx>), u128>;
-
-/// No limit is passed that was not passed before; what was is not made worse (S4).
-fn quota(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
-    let held = snapshot
-        .held
-        .iter()
-        .map(|row| (row.tenant, row.flavor, row.gpus.0));
-    let new = plan.placements.iter().map(|placed| {
-        let tenant = snapshot.waiting[placed.waiting.index()].tenant;
-        (
-            tenant,
-            snapshot.pools[placed.pool.index()].flavor,
-            placed.gpus.0,
-        )
-    });
-    let before = usage(snapshot, held.clone());
-    let after = usage(snapshot, held.chain(new));
-    let of = |usage: &Use, tenant, flavor| usage.get(&(tenant, flavor)).copied().unwrap_or(0);
-    let mut families: BTreeMap<(Option<TenantIx>, Option<FlavorIx>), [u128; 3]> = BTreeMap::new();
-    for (tenant, ix) in snapshot.tenants.iter().zip(0_u32..) {
-        for quota in &tenant.quotas {
-            let (was, is) = (of(&before, ix, quota.flavor), of(&after, ix, quota.flavor));
-            let nominal = u128::from(quota.nominal.0);
-            let borrowed = quota
-                .borrowing_limit
-                .map(|limit| nominal + u128::from(limit.0));
-            let limits = [borrowed, quota.hard_cap.map(|cap| u128::from(cap.0))];
-            for limit in limits.into_iter().flatten() {
-                if is > limit && is > was {
-                    let message = format!("tenant {} holds {is}m of {limit}m", tenant.name);
-                    report(found, "S4", message);
-                }
-            }
-            let family = families.entry((tenant.parent, quota.flavor)).or_default();
-            for (sum, part) in family.iter_mut().zip([was, is, nominal]) {
-                *sum += part;
-            }
-        }
-    }
-    for ((parent, flavor), [was, is, nominal]) in families {
-        let limited_above = parent.is_some_and(|parent| {
-            let rows = &snapshot.tenants[parent.index()].quotas;
-            rows.iter().any(|row| row.flavor == flavor)
-        });
-        if !limited_above && is > nominal && is > was {
-            let message = format!("siblings borrow: they hold {is}m, their nominal is {nominal}m");
-            report(found, "S4", message);
-        }
-    }
-}
-
-fn usage(snapshot: &Snapshot, rows: impl Iterator<Item = (TenantIx, FlavorIx, u64)>) -> Use {
-    let mut usage = Use::new();
-    for (tenant, flavor, gpus) in rows {
-        let mut seen = BTreeSet::new();
-        let mut next = Some(tenant);
-        while let Some(ix) = next.filter(|ix| seen.insert(*ix)) {
-            for counted in [None, Some(flavor)] {
-                *usage.entry((ix.0, counted)).or_default() += u128::from(gpus);
-            }
-            next = snapshot
-                .tenants
-                .get(ix.index())
-                .and_then(|node| node.parent);
-        }
-    }
-    usage
-}
-
-/// Limits on GPUs of one job and on running jobs hold upward of each placed gang.
-fn limits_of_jobs(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
-    let within = |mut tenant: TenantIx, above: u32| {
-        for _ in 0..=snapshot.tenants.len() {
-            if tenant.0 == above {
-                return true;
-            }
-            match snapshot
-                .tenants
-                .get(tenant.index())
-                .and_then(|node| node.parent)
-            {
-                Some(parent) => tenant = parent,
-                None => return false,
-            }
-        }
-        false
-    };
-    let gang = |ix: WaitingIx| &snapshot.waiting[ix.index()];
-    for (tenant, ix) in snapshot.tenants.iter().zip(0_u32..) {
-        if tenant.gpus_per_job.is_none() && tenant.running_jobs.is_none() {
-            continue;
-        }
-        let mine = plan.placements.iter().map(|placed| gang(placed.waiting));
-        let mine: Vec<_> = mine.filter(|gang| within(gang.tenant, ix)).collect();
-        for gang in &mine {
-            if tenant
-                .gpus_per_job
-                .is_some_and(|limit| gang.job_gpus > limit)
-            {
-                let message = format!("job {} is larger than {} allows", gang.job, tenant.name);
-                report(found, "S4", message);
-            }
-        }
-        let Some(limit) = tenant.running_jobs else {
-            continue;
-        };
-        let held = snapshot.held.iter().filter(|row| within(row.tenant, ix));
-        let before: BTreeSet<_> = held.map(|row| row.gang.job).collect();
-        let mut after = before.clone();
-        after.extend(mine.iter().map(|gang| gang.gang.job));
-        if after.len() > limit as usize && after.len() > before.len() {
-            let message = format!(
-                "tenant {} runs {} jobs of {limit}",
-                tenant.name,
-                after.len()
-            );
-            report(found, "S4", message);
-        }
-    }
 }

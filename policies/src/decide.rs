@@ -5,14 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meridian_api::units::MilliGpus;
+use meridian_api::units::{MilliGpus, Resources};
 
+use crate::books;
 use crate::candidates::{Preference, allows_cluster, is_open, lacks, preference};
 use crate::causes;
 use crate::fit::{Fit, fit};
 use crate::model::{
-    Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, Lacking, Placed, Plan, PoolIx, RegionIx,
-    Score, Shape, Snapshot, TenantIx, Waiting, WaitingIx,
+    Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, Lacking, Place, Placed, Plan, Pool,
+    PoolIx, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx, Waiting, WaitingIx,
 };
 use crate::order;
 use crate::quota::{Ledger, Reach, gpus_per_job};
@@ -53,10 +54,27 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     // Stable, so each part keeps the order of the queue.
     left.sort_by_key(|ix| round.borrows(*ix));
     let unplaced = causes::explain(&round, &left);
+    let regraded = write_rows(snapshot, &mut placements);
     Plan {
         placements,
         unplaced,
+        regraded,
     }
+}
+
+/// Writes the ledger's rows into the placements; what else stands on other quota than before is
+/// returned.
+fn write_rows(snapshot: &Snapshot, placements: &mut [Placed]) -> Vec<Regraded> {
+    let mut rows = books::rows(snapshot, placements);
+    let planned = rows.split_off(snapshot.held.len());
+    for (placed, rows) in placements.iter_mut().zip(planned) {
+        placed.rows = rows;
+    }
+    let held = (0..).map(HeldIx).zip(&snapshot.held).zip(rows);
+    let moved = held.filter(|((_, held), rows)| held.rows != *rows);
+    moved
+        .map(|((held, _), rows)| Regraded { held, rows })
+        .collect()
 }
 
 /// Gangs that differ in nothing a decision looks at, their age and priority apart.
@@ -73,7 +91,7 @@ pub(crate) struct PoolState {
 /// Answer of the last search for one shape of gang in one pool.
 struct Remembered {
     version: u32,
-    budget: MilliGpus,
+    budget: Resources,
     found: Option<(Vec<u32>, Fit)>,
 }
 
@@ -91,7 +109,7 @@ pub(crate) struct Round<'a> {
 
 impl<'a> Round<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
-        let state = |pool: &crate::model::Pool| {
+        let state = |pool: &Pool| {
             let shapes = shapes::canonical(&pool.shapes);
             PoolState {
                 free: shapes::free(&shapes).gpus,
@@ -126,6 +144,7 @@ impl<'a> Round<'a> {
         let gang = self.gang(ix);
         let per_job = gpus_per_job(&self.snapshot.tenants, gang.tenant);
         let barred = gang.suspended
+            || self.ledger.exhausted(gang.tenant, Reach::Nominal).is_some()
             || per_job.is_some_and(|(_, limit)| gang.job_gpus > limit)
             || self.ledger.job_limit(gang.tenant, gang.gang.job).is_some();
         let kind = self.kinds[ix.index()];
@@ -144,6 +163,7 @@ impl<'a> Round<'a> {
             pods,
             gpus,
             takes: found.takes,
+            rows: Vec::new(),
             score,
         })
     }
@@ -151,16 +171,9 @@ impl<'a> Round<'a> {
     /// The best place for the gang within `reach`.
     fn best(&mut self, ix: WaitingIx, reach: Reach) -> Option<(PoolIx, Score, Vec<u32>, Fit)> {
         let gang = self.gang(ix);
-        let least = gang.shape.gpus(&gang.shape.least());
-        let most = gang.shape.gpus(&gang.shape.most());
-        let flavors = u32::try_from(self.snapshot.flavors.len()).unwrap_or(u32::MAX);
-        let budgets: Vec<MilliGpus> = (0..flavors)
-            .map(|flavor| {
-                self.ledger
-                    .headroom(gang.tenant, FlavorIx(flavor), reach)
-                    .gpus
-            })
-            .collect();
+        let least = gang.shape.demand(&gang.shape.least());
+        let most = gang.shape.demand(&gang.shape.most());
+        let mut budgets: BTreeMap<Place, Resources> = BTreeMap::new();
         let mut best: Option<(PoolIx, Score)> = None;
         for place in 0..self.open.len() {
             let pool = self.open[place];
@@ -174,11 +187,15 @@ impl<'a> Round<'a> {
             let Ok(preference) = preference(self.snapshot, gang, source) else {
                 continue;
             };
-            let budget = budgets[source.flavor.index()].min(most);
-            if budget < least {
+            let place = self.snapshot.place(source);
+            let budget = *budgets.entry(place).or_insert_with(|| {
+                let room = self.ledger.room(gang.tenant, place, reach);
+                least_of(room, most)
+            });
+            if !budget.covers(least) {
                 continue;
             }
-            let Some(score) = self.score(ix, pool, budget, preference, most) else {
+            let Some(score) = self.score(ix, pool, budget, preference, most.gpus) else {
                 continue;
             };
             // Pools come by name, so between equals the first name wins.
@@ -203,7 +220,7 @@ impl<'a> Round<'a> {
         &mut self,
         ix: WaitingIx,
         pool: PoolIx,
-        budget: MilliGpus,
+        budget: Resources,
         preference: Preference,
         most: MilliGpus,
     ) -> Option<Score> {
@@ -224,7 +241,7 @@ impl<'a> Round<'a> {
 
     /// The largest size of the gang within `budget` that fits in the pool, from memory where
     /// nothing has changed there.
-    fn find(&mut self, ix: WaitingIx, pool: PoolIx, budget: MilliGpus) -> Option<&(Vec<u32>, Fit)> {
+    fn find(&mut self, ix: WaitingIx, pool: PoolIx, budget: Resources) -> Option<&(Vec<u32>, Fit)> {
         let state = &self.pools[pool.index()];
         let gang = &self.gang(ix).shape;
         let key = (self.shape_of[ix.index()], pool);
@@ -239,8 +256,8 @@ impl<'a> Round<'a> {
         if !known {
             let levels = &self.snapshot.pools[pool.index()].levels;
             let fits = |pods: &[u32]| {
-                let gpus = gang.gpus(pods);
-                if gpus > budget || gpus > state.free {
+                let demand = gang.demand(pods);
+                if !budget.covers(demand) || demand.gpus > state.free {
                     return None;
                 }
                 fit(levels, &state.shapes, gang, pods)
@@ -258,28 +275,26 @@ impl<'a> Round<'a> {
 
     fn commit(&mut self, ix: WaitingIx, pool: PoolIx, pods: &[u32], found: &Fit) {
         let gang = self.gang(ix);
-        let flavor = self.snapshot.pools[pool.index()].flavor;
-        let gpus = gang.shape.gpus(pods);
+        let place = self.snapshot.place(&self.snapshot.pools[pool.index()]);
+        let demand = gang.shape.demand(pods);
         let state = &mut self.pools[pool.index()];
         state.shapes = shapes::subtract(&state.shapes, &gang.shape, &found.takes)
             .expect("a fit takes from the shapes it was made for");
-        state.free = state.free.saturating_sub(gpus);
+        state.free = state.free.saturating_sub(demand.gpus);
         state.version += 1;
-        self.ledger.add(gang.tenant, flavor, gpus, gang.gang.job);
+        self.ledger.add(gang.tenant, place, demand, gang.gang.job);
     }
 
-    /// True when the gang, in its smallest size, goes beyond its tenant's nominal quota in every
-    /// flavor that it accepts.
+    /// True when the gang, in its smallest size, goes beyond its tenant's nominal quota wherever it
+    /// could go.
     fn borrows(&self, ix: WaitingIx) -> bool {
         let gang = self.gang(ix);
-        let least = gang.shape.gpus(&gang.shape.least());
-        let within = |flavor: FlavorIx| {
-            self.ledger
-                .headroom(gang.tenant, flavor, Reach::Nominal)
-                .gpus
-                >= least
+        let least = gang.shape.demand(&gang.shape.least());
+        let within = |place: Place| {
+            let room = self.ledger.room(gang.tenant, place, Reach::Nominal);
+            room.covers(least)
         };
-        !accepted(self.snapshot, gang).into_iter().any(within)
+        !places(self.snapshot, gang).into_iter().any(within)
     }
 
     /// True when the gang, in its smallest size, would have fitted in the pool at the round's
@@ -313,15 +328,23 @@ fn open_pools(snapshot: &Snapshot) -> Vec<PoolIx> {
     pools
 }
 
-/// Flavors that the gang accepts, in its order; all for an empty list.
-pub(crate) fn accepted(snapshot: &Snapshot, gang: &Waiting) -> Vec<FlavorIx> {
-    if gang.flavors.is_empty() {
-        (0..).map(FlavorIx).take(snapshot.flavors.len()).collect()
-    } else {
-        gang.flavors
-            .iter()
-            .map(|accepted| accepted.flavor)
-            .collect()
+/// Where the gang's quota may be counted: the hardware and regions of all pools that it may use,
+/// closed ones too.
+pub(crate) fn places(snapshot: &Snapshot, gang: &Waiting) -> BTreeSet<Place> {
+    let may_use = |pool: &&Pool| {
+        let cluster = &snapshot.clusters[pool.cluster.index()];
+        allows_cluster(gang, pool.cluster, cluster) && preference(snapshot, gang, pool).is_ok()
+    };
+    let pools = snapshot.pools.iter().filter(may_use);
+    pools.map(|pool| snapshot.place(pool)).collect()
+}
+
+/// The smaller of each component.
+fn least_of(a: Resources, b: Resources) -> Resources {
+    Resources {
+        gpus: a.gpus.min(b.gpus),
+        cpu: a.cpu.min(b.cpu),
+        memory: a.memory.min(b.memory),
     }
 }
 

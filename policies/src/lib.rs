@@ -4,6 +4,7 @@
 //! placement, explanation and invariant checks. Does no I/O, reads no clock, spawns nothing,
 //! iterates no hash map: the same input gives the same output on any machine.
 
+pub mod books;
 mod candidates;
 mod causes;
 pub mod check;

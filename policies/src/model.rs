@@ -4,7 +4,8 @@
 //! kept in side tables for explanation and for ties. Never knows where a row came from.
 
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration};
-use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
+use meridian_api::kinds::tenant::OnExhausted;
+use meridian_api::units::{MicroMoney, MilliGpus, Millis, Resources, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 macro_rules! ordinal {
@@ -52,6 +53,10 @@ ordinal!(
     PoolIx
 );
 ordinal!(
+    /// Row of [`Snapshot::held`].
+    HeldIx
+);
+ordinal!(
     /// Row of [`Snapshot::waiting`].
     WaitingIx
 );
@@ -88,6 +93,24 @@ pub struct Snapshot {
     pub waiting: Vec<Waiting>,
 }
 
+impl Snapshot {
+    /// Region of a cluster; the first for a cluster that is not there.
+    #[must_use]
+    pub fn region(&self, cluster: ClusterIx) -> RegionIx {
+        let cluster = self.clusters.get(cluster.index());
+        cluster.map_or(RegionIx(0), |cluster| cluster.region)
+    }
+
+    /// Where a pool's quota is counted.
+    #[must_use]
+    pub fn place(&self, pool: &Pool) -> Place {
+        Place {
+            flavor: pool.flavor,
+            region: self.region(pool.cluster),
+        }
+    }
+}
+
 /// A hardware class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flavor {
@@ -113,25 +136,90 @@ pub struct Tenant {
     pub name: String,
     /// The node above; `None` for a root.
     pub parent: Option<TenantIx>,
-    /// What it may hold. A flavor without a row is not limited at this node.
+    /// What it may hold. What no row counts is not limited at this node.
     pub quotas: Vec<Quota>,
     /// Most GPUs one job may ask for.
     pub gpus_per_job: Option<MilliGpus>,
     /// Most jobs that may run at once.
     pub running_jobs: Option<u32>,
+    /// Its money, if it is counted.
+    pub budget: Option<Budget>,
 }
 
-/// GPUs that a tenant, with everything below it, may hold.
+/// Money of a tenant, with everything below it, in this period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Spent so far.
+    pub spent: MicroMoney,
+    /// To be spent at most.
+    pub limit: MicroMoney,
+    /// What happens then.
+    pub on_exhausted: OnExhausted,
+}
+
+/// What a quota row counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Measure {
+    /// GPUs.
+    Gpus {
+        /// Of one flavor; `None` = of all together.
+        flavor: Option<FlavorIx>,
+        /// In one region; `None` = in all together.
+        region: Option<RegionIx>,
+    },
+    /// Host CPU.
+    Cpu,
+    /// Host memory.
+    Memory,
+}
+
+impl Measure {
+    /// True when what stands in `place` counts.
+    #[must_use]
+    pub fn counts(self, place: Place) -> bool {
+        match self {
+            Self::Gpus { flavor, region } => {
+                flavor.is_none_or(|flavor| flavor == place.flavor)
+                    && region.is_none_or(|region| region == place.region)
+            }
+            Self::Cpu | Self::Memory => true,
+        }
+    }
+
+    /// The part of `resources` that is counted, in the measure's own unit.
+    #[must_use]
+    pub const fn amount(self, resources: Resources) -> u64 {
+        match self {
+            Self::Gpus { .. } => resources.gpus.0,
+            Self::Cpu => resources.cpu.0,
+            Self::Memory => resources.memory.0,
+        }
+    }
+}
+
+/// Where quota is counted: hardware and region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// Hardware.
+    pub flavor: FlavorIx,
+    /// Region.
+    pub region: RegionIx,
+}
+
+/// What a tenant, with everything below it, may hold. Amounts are in the smallest unit of the
+/// measure: thousandths of a GPU or of a core, mebibytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
-    /// Flavor counted; `None` counts all flavors together.
-    pub flavor: Option<FlavorIx>,
+    /// What is counted.
+    pub measure: Measure,
     /// Its own.
-    pub nominal: MilliGpus,
+    pub nominal: u64,
     /// Most it may hold beyond nominal while others leave theirs unused; `None` = no limit.
-    pub borrowing_limit: Option<MilliGpus>,
+    pub borrowing_limit: Option<u64>,
+    /// Most of its unused nominal that others may hold; `None` = all of it.
+    pub lending_limit: Option<u64>,
     /// Never more than this, borrowed or not.
-    pub hard_cap: Option<MilliGpus>,
+    pub hard_cap: Option<u64>,
 }
 
 /// How well the hub hears a cluster's agent (behaviour, section 7).
@@ -205,10 +293,34 @@ pub struct Held {
     pub cluster: ClusterIx,
     /// Its flavor.
     pub flavor: FlavorIx,
-    /// GPUs in all.
-    pub gpus: MilliGpus,
+    /// All its pods together.
+    pub resources: Resources,
+    /// Its entries in the ledger, as they were last written down.
+    pub rows: Vec<LedgerRow>,
     /// When it was decided.
     pub since: UnixMillis,
+}
+
+/// What held GPUs are to the tenant that holds them (behaviour, section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Role {
+    /// Within its nominal quota.
+    Own,
+    /// Of another tenant's nominal quota, which may take it back.
+    Borrowed,
+}
+
+/// One entry of the ledger: a part of a placement, and whose quota it stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LedgerRow {
+    /// What it is.
+    pub role: Role,
+    /// Who lends it. `None` for what is its own, and for what nobody lends any more, because quota
+    /// was cut.
+    pub lender: Option<TenantIx>,
+    /// How much.
+    pub gpus: MilliGpus,
 }
 
 /// One gang that waits for a place.
@@ -314,6 +426,17 @@ pub struct Plan {
     pub placements: Vec<Placed>,
     /// Everything else that waits, in queue order, with all its reasons.
     pub unplaced: Vec<Unplaced>,
+    /// Placements whose ledger rows are no longer what was written down.
+    pub regraded: Vec<Regraded>,
+}
+
+/// A placement that stands on other quota than before: others use theirs again, or quota changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Regraded {
+    /// Which of `held`.
+    pub held: HeldIx,
+    /// Its rows.
+    pub rows: Vec<LedgerRow>,
 }
 
 /// One gang gets one place.
@@ -329,6 +452,8 @@ pub struct Placed {
     pub gpus: MilliGpus,
     /// What it takes, on which shapes.
     pub takes: Vec<Take>,
+    /// Its entries in the ledger.
+    pub rows: Vec<LedgerRow>,
     /// The parts of its score, for explanation.
     pub score: Score,
 }

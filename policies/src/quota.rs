@@ -1,22 +1,26 @@
 //! The quota ledger: what each tenant holds, and what it may still take.
 //!
-//! Owns the limits on GPUs and running jobs over the tenant tree, kept up to date while a round
-//! places gangs. Never decides order, never knows what a GPU is worth.
+//! Owns the limits on GPUs, CPU, memory and running jobs over the tenant tree, kept up to date
+//! while a round places gangs. Never decides order, never knows what a GPU is worth. Whose quota
+//! a placement stands on is `books`' matter.
 //!
-//! A quota row limits what its tenant holds with everything below it: at most
-//! `min(nominal + borrowing limit, hard cap)`. What is borrowed is what siblings leave unused: the
-//! row of the node above limits their sum; where it has no such row, the sum of the siblings'
-//! own nominal does. Roots are siblings of each other.
+//! A row limits what its tenant holds with everything below it to `min(nominal + borrowing limit,
+//! hard cap)`. What is borrowed is what others leave unused: every tenant *claims* of the node
+//! above what it holds, yet never less than what it does not lend (`nominal - lending limit`), and
+//! the claims stay within the row above. Where no node above has such a row, the claims of
+//! siblings stay within the sum of their nominal. Roots are siblings of each other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::ids::Uid;
-use meridian_api::units::MilliGpus;
+use meridian_api::kinds::tenant::OnExhausted;
+use meridian_api::kinds::tenant_quota::{Amounts, TenantQuotaSpec};
+use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
 
-use crate::model::{FlavorIx, Held, Quota, Snapshot, Tenant, TenantIx};
+use crate::model::{Budget, FlavorIx, Measure, Place, Quota, RegionIx, Snapshot, Tenant, TenantIx};
 
 /// How far a tenant may reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// Only its own: nothing that others leave unused.
     Nominal,
@@ -26,40 +30,97 @@ pub enum Reach {
     Ever,
 }
 
-/// GPUs that a tenant may still take of a flavor, and which limit says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Headroom {
-    /// How many.
-    pub gpus: MilliGpus,
-    /// The tightest limit; `None` when nothing limits it.
-    pub bound: Option<Bound>,
-}
-
-/// A limit with its numbers.
+/// A limit with its numbers, in the unit of its measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Whose row it is.
     pub tenant: TenantIx,
-    /// Flavor of the row; `None` counts all.
-    pub flavor: Option<FlavorIx>,
+    /// What it counts.
+    pub measure: Measure,
     /// True when it is the sum of the tenant and its siblings that is limited.
     pub siblings: bool,
-    /// Held already.
-    pub used: MilliGpus,
+    /// Held already, or kept by those who do not lend it.
+    pub used: u64,
     /// The limit.
-    pub limit: MilliGpus,
+    pub limit: u64,
 }
 
-/// Use and limits of every tenant. Rows are flat: one per tenant and counted thing, which is
-/// "all flavors" first and then each flavor.
+/// What a tenant may still take of one measure; without a bound when nothing limits it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Left {
+    amount: u64,
+    bound: Option<Bound>,
+}
+
+/// One tenant and one measure.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    row: Option<Row>,
+    /// Held by the tenant itself, and claimed by those directly below it.
+    inner: u64,
+    /// `inner` when nobody holds anything.
+    base: u64,
+    /// Nominal of the nearest rows below.
+    given: u64,
+    /// Held by tenants whose nearest row this is.
+    pot_used: u64,
+    /// Siblings that are limited by their sum, when no row above does it.
+    family: Option<usize>,
+}
+
+/// The numbers of a quota row.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    nominal: u64,
+    limit: u64,
+    /// Nominal that is never lent.
+    kept: u64,
+}
+
+impl Line {
+    /// What the node above counts of this one.
+    fn claim(&self) -> u64 {
+        self.inner.max(self.row.map_or(0, |row| row.kept))
+    }
+
+    /// Nominal left over for those whose nearest row this is.
+    fn pot_left(&self) -> u64 {
+        let nominal = self.row.map_or(0, |row| row.nominal);
+        nominal
+            .saturating_sub(self.given)
+            .saturating_sub(self.pot_used)
+    }
+}
+
+impl Row {
+    fn of(quota: &Quota) -> Self {
+        let cap = quota.hard_cap.unwrap_or(u64::MAX);
+        let borrowing = quota.borrowing_limit.unwrap_or(u64::MAX);
+        let lending = quota.lending_limit.unwrap_or(quota.nominal);
+        Self {
+            nominal: quota.nominal.min(cap),
+            limit: quota.nominal.saturating_add(borrowing).min(cap),
+            kept: quota.nominal.saturating_sub(lending),
+        }
+    }
+}
+
+/// Siblings with a row that nothing above limits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Family {
+    limit: u64,
+    claims: u64,
+    /// `claims` when nobody holds anything.
+    base: u64,
+}
+
+/// Use and limits of every tenant: one line per tenant and measure.
 #[derive(Clone, Debug)]
 pub struct Ledger<'a> {
     tenants: &'a [Tenant],
-    counted: usize,
-    used: Vec<MilliGpus>,
-    /// Sums over siblings that have a row: one line for the roots, then one per parent.
-    siblings_used: Vec<MilliGpus>,
-    siblings_nominal: Vec<MilliGpus>,
+    measures: Vec<Measure>,
+    lines: Vec<Line>,
+    families: Vec<Family>,
     running: Vec<u32>,
     /// Jobs that run, at each node that they count for.
     jobs: BTreeSet<(TenantIx, Uid)>,
@@ -70,129 +131,257 @@ impl<'a> Ledger<'a> {
     #[must_use]
     pub fn new(snapshot: &'a Snapshot) -> Self {
         let tenants = snapshot.tenants.as_slice();
-        let counted = snapshot.flavors.len() + 1;
+        let rows = tenants.iter().flat_map(|tenant| &tenant.quotas);
+        let measures: BTreeSet<Measure> = rows.map(|quota| quota.measure).collect();
+        let measures: Vec<Measure> = measures.into_iter().collect();
         let mut ledger = Self {
             tenants,
-            counted,
-            used: vec![MilliGpus::ZERO; tenants.len() * counted],
-            siblings_used: vec![MilliGpus::ZERO; (tenants.len() + 1) * counted],
-            siblings_nominal: vec![MilliGpus::ZERO; (tenants.len() + 1) * counted],
+            lines: vec![Line::default(); tenants.len() * measures.len()],
+            measures,
+            families: Vec::new(),
             running: vec![0; tenants.len()],
             jobs: BTreeSet::new(),
         };
-        for tenant in tenants {
-            for quota in &tenant.quotas {
-                let slot = ledger.siblings_slot(tenant, quota.flavor);
-                let sum = &mut ledger.siblings_nominal[slot];
-                *sum = sum.saturating_add(quota.nominal);
-            }
-        }
-        for Held {
-            tenant,
-            flavor,
-            gpus,
-            gang,
-            ..
-        } in &snapshot.held
-        {
-            ledger.add(*tenant, *flavor, *gpus, gang.job);
+        ledger.put_rows();
+        for held in &snapshot.held {
+            let place = Place {
+                flavor: held.flavor,
+                region: snapshot.region(held.cluster),
+            };
+            ledger.add(held.tenant, place, held.resources, held.gang.job);
         }
         ledger
     }
 
-    /// Enters GPUs of `flavor` that `tenant` holds for a gang of `job`.
-    pub fn add(&mut self, tenant: TenantIx, flavor: FlavorIx, gpus: MilliGpus, job: Uid) {
-        let tenants = self.tenants;
-        for (ix, node) in ancestry(tenants, tenant) {
-            for counted in [None, Some(flavor)] {
-                let slot = self.slot(ix, counted);
-                self.used[slot] = self.used[slot].saturating_add(gpus);
-                if row(node, counted).is_some() {
-                    let slot = self.siblings_slot(node, counted);
-                    self.siblings_used[slot] = self.siblings_used[slot].saturating_add(gpus);
+    /// Puts the rows in, and what follows from them while nobody holds anything.
+    fn put_rows(&mut self) {
+        for (tenant, ix) in self.tenants.iter().zip((0..).map(TenantIx)) {
+            for quota in &tenant.quotas {
+                let measure = self.measures.binary_search(&quota.measure);
+                let measure = measure.expect("every row's measure is in the table");
+                let slot = self.slot(ix, measure);
+                self.lines[slot].row = Some(Row::of(quota));
+            }
+        }
+        let mut families: BTreeMap<(Option<TenantIx>, usize), usize> = BTreeMap::new();
+        // From the leaves up, so that what is below a node is known before the node.
+        for ix in from_the_leaves(self.tenants) {
+            let parent = self.tenants[ix.index()].parent;
+            for measure in 0..self.measures.len() {
+                let slot = self.slot(ix, measure);
+                self.lines[slot].base = self.lines[slot].inner;
+                let claim = self.lines[slot].claim();
+                if let Some(row) = self.lines[slot].row {
+                    if let Some(above) = self.row_above(ix, measure) {
+                        let given = &mut self.lines[above].given;
+                        *given = given.saturating_add(row.nominal);
+                    } else {
+                        let next = self.families.len();
+                        let family = *families.entry((parent, measure)).or_insert(next);
+                        if family == next {
+                            self.families.push(Family::default());
+                        }
+                        let sums = &mut self.families[family];
+                        sums.limit = sums.limit.saturating_add(row.nominal);
+                        sums.base = sums.base.saturating_add(claim);
+                        sums.claims = sums.base;
+                        self.lines[slot].family = Some(family);
+                    }
+                }
+                if let Some(parent) = parent.filter(|parent| parent.index() < self.tenants.len()) {
+                    let slot = self.slot(parent, measure);
+                    self.lines[slot].inner = self.lines[slot].inner.saturating_add(claim);
                 }
             }
+        }
+    }
+
+    /// Enters what `tenant` holds in `place` for a gang of `job`.
+    pub fn add(&mut self, tenant: TenantIx, place: Place, what: Resources, job: Uid) {
+        self.keep(tenant, place, what);
+        for (ix, _) in ancestry(self.tenants, tenant) {
             if self.jobs.insert((ix, job)) {
                 self.running[ix.index()] = self.running[ix.index()].saturating_add(1);
             }
         }
     }
 
-    /// What `tenant` may still take of `flavor` within `reach`.
-    #[must_use]
-    pub fn headroom(&self, tenant: TenantIx, flavor: FlavorIx, reach: Reach) -> Headroom {
-        let mut tightest = Headroom {
-            gpus: MilliGpus(u64::MAX),
-            bound: None,
-        };
-        for (ix, node) in ancestry(self.tenants, tenant) {
-            for quota in &node.quotas {
-                if quota.flavor.is_some_and(|limited| limited != flavor) {
-                    continue;
-                }
-                let own = self.own_bound(ix, quota, reach);
-                let bounds = [Some(own), self.siblings_bound(ix, node, quota, reach)];
-                for bound in bounds.into_iter().flatten() {
-                    let gpus = bound.limit.saturating_sub(bound.used);
-                    if tightest.bound.is_none() || gpus < tightest.gpus {
-                        tightest = Headroom {
-                            gpus,
-                            bound: Some(bound),
-                        };
-                    }
-                }
+    /// Keeps quota for `tenant`, as if it were held, until it is given back.
+    pub fn keep(&mut self, tenant: TenantIx, place: Place, what: Resources) {
+        self.shift(tenant, place, what, u64::saturating_add);
+    }
+
+    /// Gives back what was kept.
+    pub fn give_back(&mut self, tenant: TenantIx, place: Place, what: Resources) {
+        self.shift(tenant, place, what, u64::saturating_sub);
+    }
+
+    fn shift(&mut self, tenant: TenantIx, place: Place, what: Resources, by: fn(u64, u64) -> u64) {
+        for measure in 0..self.measures.len() {
+            let counted = self.measures[measure];
+            let amount = counted.amount(what);
+            if amount > 0 && counted.counts(place) {
+                self.shift_one(tenant, measure, amount, by);
             }
         }
-        tightest
     }
 
-    fn own_bound(&self, ix: TenantIx, quota: &Quota, reach: Reach) -> Bound {
-        let limit = match reach {
-            Reach::Nominal => quota
-                .nominal
-                .min(quota.hard_cap.unwrap_or(MilliGpus(u64::MAX))),
-            Reach::Borrowing | Reach::Ever => own_limit(quota),
-        };
-        let used = match reach {
-            Reach::Ever => MilliGpus::ZERO,
-            Reach::Nominal | Reach::Borrowing => self.used[self.slot(ix, quota.flavor)],
-        };
-        Bound {
-            tenant: ix,
-            flavor: quota.flavor,
-            siblings: false,
-            used,
-            limit,
+    fn shift_one(
+        &mut self,
+        tenant: TenantIx,
+        measure: usize,
+        amount: u64,
+        by: fn(u64, u64) -> u64,
+    ) {
+        let (mut rest, mut is_home) = (amount, true);
+        for (ix, _) in ancestry(self.tenants, tenant) {
+            let slot = self.slot(ix, measure);
+            let line = &mut self.lines[slot];
+            if line.row.is_some() && std::mem::take(&mut is_home) {
+                line.pot_used = by(line.pot_used, amount);
+            }
+            let before = line.claim();
+            line.inner = by(line.inner, rest);
+            // What it keeps for itself anyway is no news above.
+            rest = line.claim().abs_diff(before);
+            if let Some(family) = line.family {
+                let claims = &mut self.families[family].claims;
+                *claims = by(*claims, rest);
+            }
         }
     }
 
-    /// The limit on the sum of siblings, where the node above sets none.
-    fn siblings_bound(
+    /// What `tenant` may still take in `place` within `reach`; the largest amount where nothing
+    /// limits it.
+    #[must_use]
+    pub fn room(&self, tenant: TenantIx, place: Place, reach: Reach) -> Resources {
+        let reach = self.within_budget(tenant, reach);
+        let mut room = [u64::MAX; 3];
+        for (measure, counted) in self.measures.iter().enumerate() {
+            if counted.counts(place) {
+                let part = match counted {
+                    Measure::Gpus { .. } => 0,
+                    Measure::Cpu => 1,
+                    Measure::Memory => 2,
+                };
+                room[part] = room[part].min(self.left(tenant, measure, reach).amount);
+            }
+        }
+        Resources {
+            gpus: MilliGpus(room[0]),
+            cpu: MilliCpus(room[1]),
+            memory: Mebibytes(room[2]),
+        }
+    }
+
+    /// The limits that `need` would pass, the tightest of each measure.
+    #[must_use]
+    pub fn passed(
         &self,
-        ix: TenantIx,
-        node: &Tenant,
-        quota: &Quota,
+        tenant: TenantIx,
+        place: Place,
         reach: Reach,
-    ) -> Option<Bound> {
-        let above = node
-            .parent
-            .and_then(|parent| self.tenants.get(parent.index()));
-        if above.is_some_and(|parent| row(parent, quota.flavor).is_some()) {
-            return None;
-        }
-        let slot = self.siblings_slot(node, quota.flavor);
-        let used = match reach {
-            Reach::Ever => MilliGpus::ZERO,
-            Reach::Nominal | Reach::Borrowing => self.siblings_used[slot],
+        need: Resources,
+    ) -> Vec<Bound> {
+        let measures = self.measures.iter().enumerate();
+        let counted = measures.filter(|(_, measure)| measure.counts(place));
+        let passed = counted.filter_map(|(ix, measure)| {
+            let left = self.left(tenant, ix, reach);
+            left.bound.filter(|_| left.amount < measure.amount(need))
+        });
+        passed.collect()
+    }
+
+    /// The nearest tenant upward whose money is used up, if that keeps `tenant` from `reach`.
+    #[must_use]
+    pub fn exhausted(&self, tenant: TenantIx, reach: Reach) -> Option<(TenantIx, &'a Budget)> {
+        let stops = |budget: &Budget| match budget.on_exhausted {
+            OnExhausted::Warn => false,
+            OnExhausted::BlockBorrowing => reach == Reach::Borrowing,
+            OnExhausted::BlockAll => reach != Reach::Ever,
         };
-        let limit = self.siblings_nominal[slot];
-        Some(Bound {
+        let mut budgets = ancestry(self.tenants, tenant)
+            .filter_map(|(ix, node)| Some((ix, node.budget.as_ref()?)));
+        budgets.find(|(_, budget)| budget.spent >= budget.limit && stops(budget))
+    }
+
+    /// Whoever may not borrow for want of money reaches its own.
+    fn within_budget(&self, tenant: TenantIx, reach: Reach) -> Reach {
+        if reach == Reach::Borrowing && self.exhausted(tenant, reach).is_some() {
+            return Reach::Nominal;
+        }
+        reach
+    }
+
+    fn left(&self, tenant: TenantIx, measure: usize, reach: Reach) -> Left {
+        let left = self.left_above(Some(tenant), measure, reach, self.tenants.len());
+        if reach != Reach::Nominal {
+            return left;
+        }
+        let mut lines =
+            ancestry(self.tenants, tenant).map(|(ix, _)| &self.lines[self.slot(ix, measure)]);
+        let home = lines.find(|line| line.row.is_some());
+        let amount = home.map_or(u64::MAX, Line::pot_left).min(left.amount);
+        Left { amount, ..left }
+    }
+
+    /// `steps` ends the walk, should the tree bite its tail.
+    fn left_above(
+        &self,
+        tenant: Option<TenantIx>,
+        measure: usize,
+        reach: Reach,
+        steps: usize,
+    ) -> Left {
+        let unlimited = Left {
+            amount: u64::MAX,
+            bound: None,
+        };
+        let Some((ix, node)) = tenant
+            .filter(|_| steps > 0)
+            .and_then(|ix| Some((ix, self.tenants.get(ix.index())?)))
+        else {
+            return unlimited;
+        };
+        let line = &self.lines[self.slot(ix, measure)];
+        let Some(row) = line.row else {
+            return self.left_above(node.parent, measure, reach, steps - 1);
+        };
+        let bound = |siblings, used, limit| Bound {
             tenant: ix,
-            flavor: quota.flavor,
-            siblings: true,
+            measure: self.measures[measure],
+            siblings,
             used,
             limit,
-        })
+        };
+        let ever = reach == Reach::Ever;
+        let above = match line.family {
+            None => self.left_above(node.parent, measure, reach, steps - 1),
+            Some(family) => {
+                let family = &self.families[family];
+                let claims = if ever { family.base } else { family.claims };
+                Left {
+                    amount: family.limit.saturating_sub(claims),
+                    bound: Some(bound(true, claims, family.limit)),
+                }
+            }
+        };
+        let inner = if ever { line.base } else { line.inner };
+        let own = row.limit.saturating_sub(inner);
+        // What it keeps for itself, it need not find above.
+        let kept = row.kept.saturating_sub(inner);
+        let found = kept.saturating_add(above.amount);
+        if own <= found {
+            Left {
+                amount: own,
+                bound: Some(bound(false, inner, row.limit)),
+            }
+        } else {
+            Left {
+                amount: found,
+                ..above
+            }
+        }
     }
 
     /// The first tenant upward whose limit on running jobs keeps `job` from starting, with how
@@ -206,40 +395,56 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// GPUs of `flavor` (all flavors for `None`) that `tenant` holds with everything below it.
-    #[must_use]
-    pub fn used(&self, tenant: TenantIx, flavor: Option<FlavorIx>) -> MilliGpus {
-        self.used[self.slot(tenant, flavor)]
+    /// The line of the nearest node above that has a row.
+    fn row_above(&self, tenant: TenantIx, measure: usize) -> Option<usize> {
+        let above = ancestry(self.tenants, tenant).skip(1);
+        let mut slots = above.map(|(ix, _)| self.slot(ix, measure));
+        slots.find(|slot| self.lines[*slot].row.is_some())
     }
 
-    fn slot(&self, tenant: TenantIx, flavor: Option<FlavorIx>) -> usize {
-        tenant.index() * self.counted + column(flavor)
-    }
-
-    fn siblings_slot(&self, node: &Tenant, flavor: Option<FlavorIx>) -> usize {
-        let line = node.parent.map_or(0, |parent| parent.index() + 1);
-        line * self.counted + column(flavor)
+    const fn slot(&self, tenant: TenantIx, measure: usize) -> usize {
+        tenant.index() * self.measures.len() + measure
     }
 }
 
-const fn column(flavor: Option<FlavorIx>) -> usize {
-    match flavor {
-        None => 0,
-        Some(flavor) => flavor.index() + 1,
-    }
-}
-
-fn row(node: &Tenant, flavor: Option<FlavorIx>) -> Option<&Quota> {
-    node.quotas.iter().find(|quota| quota.flavor == flavor)
-}
-
-/// Most that a row lets its tenant hold.
-fn own_limit(quota: &Quota) -> MilliGpus {
-    let borrowed = match quota.borrowing_limit {
-        None => MilliGpus(u64::MAX),
-        Some(limit) => quota.nominal.saturating_add(limit),
+/// A tenant's quota as written, in ordinals. A row of a flavor or region that is not there counts
+/// nothing, so it is left out.
+pub fn rows_of(
+    spec: &TenantQuotaSpec,
+    flavor: impl Fn(&str) -> Option<FlavorIx>,
+    region: impl Fn(&str) -> Option<RegionIx>,
+) -> Vec<Quota> {
+    let row = |measure, amounts: Amounts| Quota {
+        measure,
+        nominal: amounts.nominal,
+        borrowing_limit: amounts.borrowing_limit,
+        lending_limit: amounts.lending_limit,
+        hard_cap: amounts.hard_cap,
     };
-    borrowed.min(quota.hard_cap.unwrap_or(MilliGpus(u64::MAX)))
+    let gpus = spec.resources.iter().filter_map(|declared| {
+        let flavor = match &declared.flavor {
+            Some(name) => Some(flavor(name)?),
+            None => None,
+        };
+        let region = match &declared.region {
+            Some(name) => Some(region(name)?),
+            None => None,
+        };
+        Some(row(Measure::Gpus { flavor, region }, declared.amounts()))
+    });
+    let cpu = spec.cpu.map(|cpu| row(Measure::Cpu, cpu.amounts()));
+    let memory = spec
+        .memory
+        .map(|memory| row(Measure::Memory, memory.amounts()));
+    gpus.chain(cpu).chain(memory).collect()
+}
+
+/// All tenants, each before the one above it.
+pub(crate) fn from_the_leaves(tenants: &[Tenant]) -> Vec<TenantIx> {
+    let all = (0..).map(TenantIx).take(tenants.len());
+    let mut all: Vec<TenantIx> = all.collect();
+    all.sort_by_cached_key(|ix| std::cmp::Reverse(ancestry(tenants, *ix).count()));
+    all
 }
 
 /// The tenant and every node above it. Ends after as many nodes as there are, should the tree

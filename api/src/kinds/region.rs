@@ -98,18 +98,12 @@ impl Checked for RegionSpec {
         for (flavor, price) in &self.gpu_hour_price {
             let path = format!("spec.gpuHourPrice.{flavor}");
             found.name(&path, flavor);
-            check_price(&path, *price, found);
+            found.price(&path, *price);
         }
         if let Some(price) = self.egress_price_per_gb {
-            check_price("spec.egressPricePerGB", price, found);
+            found.price("spec.egressPricePerGB", price);
         }
     }
 
     fn check_update(&self, _new: &Self, _found: &mut Findings) {}
-}
-
-fn check_price(path: &str, price: Money, found: &mut Findings) {
-    if price.0.0 < 0 {
-        found.invalid(path, format!("is {price}, must be 0 or more"));
-    }
 }

@@ -177,11 +177,7 @@ impl Checked for TenantSpec {
 
 impl Budget {
     fn check(&self, found: &mut Findings) {
-        let code = self.currency.as_bytes();
-        if code.len() != 3 || !code.iter().all(u8::is_ascii_uppercase) {
-            let message = format!("{:?} is no ISO 4217 code such as EUR", self.currency);
-            found.invalid("spec.budget.currency", message);
-        }
+        found.currency("spec.budget.currency", &self.currency);
         if self.monthly.0.0 <= 0 {
             let message = format!("is {}, must be more than 0: leave budget out", self.monthly);
             found.invalid("spec.budget.monthly", message);

@@ -1,4 +1,4 @@
-//! `TenantQuota`: GPUs that a tenant, with everything below it, may hold.
+//! `TenantQuota`: GPUs, CPU and memory that a tenant, with everything below it, may hold.
 //!
 //! Owns its shape and its checks on one object. Sums over the tree are checked in `tree`.
 
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::errors::FieldReason;
 use crate::meta::{Condition, Object, Spec};
-use crate::quantity::GpuQuantity;
+use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity};
+use crate::units::{Mebibytes, MilliCpus, MilliGpus};
 use crate::validate::{Checked, Findings};
 
 /// A tenant's quota.
@@ -32,9 +33,15 @@ pub struct TenantQuotaSpec {
     /// Its weight among its siblings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharing>,
-    /// One row per flavor. A flavor without a row is not limited at this tenant.
+    /// One row per flavor and region counted. What no row counts is not limited at this tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<QuotaRow>,
+    /// Host CPU of all its pods; absent = not limited at this tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<HostRow<CpuQuantity>>,
+    /// Host memory of all its pods; absent = not limited at this tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<HostRow<MemoryQuantity>>,
     /// Limits on jobs.
     #[serde(default)]
     pub limits: JobLimits,
@@ -47,13 +54,16 @@ pub struct FairSharing {
     pub weight: u32,
 }
 
-/// GPUs of one flavor.
+/// GPUs of one flavor, in one region or in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QuotaRow {
     /// Flavor counted; absent counts all flavors together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flavor: Option<String>,
+    /// Region counted; absent counts all regions together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
     /// Its own.
     pub nominal: GpuQuantity,
     /// Most it may hold beyond nominal while others leave theirs unused; absent = no limit.
@@ -65,9 +75,36 @@ pub struct QuotaRow {
     /// Never more than this, borrowed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hard_cap: Option<GpuQuantity>,
-    /// Of nominal, at most this much per region.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub by_region: BTreeMap<String, GpuQuantity>,
+}
+
+/// Host CPU or memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostRow<Q> {
+    /// Its own.
+    pub nominal: Q,
+    /// Most it may hold beyond nominal while others leave theirs unused; absent = no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub borrowing_limit: Option<Q>,
+    /// Most of its unused nominal that others may hold; absent = all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lending_limit: Option<Q>,
+    /// Never more than this, borrowed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hard_cap: Option<Q>,
+}
+
+/// One row in the smallest units of what it counts: thousandths of a GPU or of a core, mebibytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Its own.
+    pub nominal: u64,
+    /// Most beyond nominal.
+    pub borrowing_limit: Option<u64>,
+    /// Most of its unused nominal that others may hold.
+    pub lending_limit: Option<u64>,
+    /// Never more than this.
+    pub hard_cap: Option<u64>,
 }
 
 /// Limits on the jobs of a tenant.
@@ -116,15 +153,22 @@ impl Checked for TenantQuotaSpec {
         found.too_many("spec.resources", self.resources.len(), MAX_ROWS);
         for (index, row) in self.resources.iter().enumerate() {
             let path = format!("spec.resources[{index}]");
-            if self.resources[..index]
-                .iter()
-                .any(|other| other.flavor == row.flavor)
-            {
+            let same =
+                |other: &QuotaRow| (&other.flavor, &other.region) == (&row.flavor, &row.region);
+            if self.resources[..index].iter().any(same) {
                 let flavor = row.flavor.as_deref().unwrap_or("all flavors together");
                 let message = format!("{flavor:?} has two rows: put them into one");
                 found.add(&format!("{path}.flavor"), FieldReason::Duplicate, message);
             }
             row.check(&path, found);
+        }
+        if let Some(row) = &self.cpu {
+            let show = |amount| CpuQuantity(MilliCpus(amount)).to_string();
+            row.amounts().check("spec.cpu", show, found);
+        }
+        if let Some(row) = &self.memory {
+            let show = |amount| MemoryQuantity(Mebibytes(amount)).to_string();
+            row.amounts().check("spec.memory", show, found);
         }
         found.some_gpus("spec.limits.gpusPerJob", self.limits.gpus_per_job);
     }
@@ -140,29 +184,71 @@ impl QuotaRow {
         if let Some(flavor) = &self.flavor {
             found.name(&format!("{path}.flavor"), flavor);
         }
+        if let Some(region) = &self.region {
+            found.name(&format!("{path}.region"), region);
+        }
+        let show = |amount| GpuQuantity(MilliGpus(amount)).to_string();
+        self.amounts().check(path, show, found);
+    }
+
+    /// The row's numbers.
+    #[must_use]
+    pub fn amounts(&self) -> Amounts {
+        let number = |limit: Option<GpuQuantity>| limit.map(|limit| limit.0.0);
+        Amounts {
+            nominal: self.nominal.0.0,
+            borrowing_limit: number(self.borrowing_limit),
+            lending_limit: number(self.lending_limit),
+            hard_cap: number(self.hard_cap),
+        }
+    }
+}
+
+impl HostRow<CpuQuantity> {
+    /// The row's numbers.
+    #[must_use]
+    pub fn amounts(&self) -> Amounts {
+        self.numbers(|quantity| quantity.0.0)
+    }
+}
+
+impl HostRow<MemoryQuantity> {
+    /// The row's numbers.
+    #[must_use]
+    pub fn amounts(&self) -> Amounts {
+        self.numbers(|quantity| quantity.0.0)
+    }
+}
+
+impl<Q: Copy> HostRow<Q> {
+    fn numbers(&self, number: fn(Q) -> u64) -> Amounts {
+        Amounts {
+            nominal: number(self.nominal),
+            borrowing_limit: self.borrowing_limit.map(number),
+            lending_limit: self.lending_limit.map(number),
+            hard_cap: self.hard_cap.map(number),
+        }
+    }
+}
+
+impl Amounts {
+    fn check(self, path: &str, show: impl Fn(u64) -> String, found: &mut Findings) {
         let nominal = self.nominal;
         if let Some(lent) = self.lending_limit.filter(|lent| *lent > nominal) {
+            let (lent, nominal) = (show(lent), show(nominal));
             let message = format!("is {lent}, more than nominal {nominal}: only that can be lent");
             found.invalid(&format!("{path}.lendingLimit"), message);
         }
         if let Some(cap) = self.hard_cap.filter(|cap| *cap < nominal) {
+            let (cap, nominal) = (show(cap), show(nominal));
             let message =
                 format!("is {cap}, less than nominal {nominal}: raise it, or lower nominal");
             found.invalid(&format!("{path}.hardCap"), message);
         }
-        if nominal
-            .0
-            .checked_add(self.borrowing_limit.unwrap_or_default().0)
-            .is_none()
-        {
-            found.invalid(
-                &format!("{path}.borrowingLimit"),
-                "nominal and this are too large a sum",
-            );
-        }
-        if !self.by_region.is_empty() {
-            let message = "quotas per region are not held by this release: leave it out";
-            found.unsupported(&format!("{path}.byRegion"), message);
+        let borrowed = self.borrowing_limit.unwrap_or_default();
+        if nominal.checked_add(borrowed).is_none() {
+            let message = "nominal and this are too large a sum";
+            found.invalid(&format!("{path}.borrowingLimit"), message);
         }
     }
 }

@@ -1,11 +1,14 @@
-//! Named policies: classes, tenants, quotas, regions, clusters and pools, as last written.
+//! Named policies: classes, tenants, quotas, prices, regions, clusters and pools, as last written.
 //!
 //! Owns the cluster-scoped objects that decisions read. Never checks them: admission did.
 
 use std::collections::BTreeMap;
 
 use meridian_api::ids::Revision;
-use meridian_api::kinds::{GPUPool, MemberCluster, Region, Tenant, TenantQuota, WorkloadClass};
+use meridian_api::kinds::price_book::PriceBookSpec;
+use meridian_api::kinds::{
+    GPUPool, MemberCluster, PriceBook, Region, Tenant, TenantQuota, WorkloadClass,
+};
 use meridian_store::KeyValue;
 use meridian_store::keys::ObjectKey;
 use serde::de::DeserializeOwned;
@@ -37,6 +40,8 @@ pub(crate) struct Catalog {
     pub(crate) clusters: Table<MemberCluster>,
     /// GPU pools.
     pub(crate) pools: Table<GPUPool>,
+    /// Price books: admission lets in one.
+    pub(crate) price_books: Table<PriceBook>,
 }
 
 /// What kind of thing changed.
@@ -49,6 +54,14 @@ pub(crate) enum Changed {
 }
 
 impl Catalog {
+    /// The price book in force.
+    pub(crate) fn prices(&self) -> Option<&PriceBookSpec> {
+        self.price_books
+            .values()
+            .next()
+            .map(|book| &book.value.spec)
+    }
+
     /// Puts an object in; `None` when it is of no kind that is kept here, or not newer.
     pub(crate) fn put(&mut self, object: &ObjectKey, entry: &KeyValue) -> Option<Changed> {
         let name = &object.name;
@@ -58,6 +71,7 @@ impl Catalog {
             "tenantquotas" => put(&mut self.quotas, name, entry).then_some(Changed::Policy),
             "regions" => put(&mut self.regions, name, entry).then_some(Changed::Policy),
             "gpupools" => put(&mut self.pools, name, entry).then_some(Changed::Policy),
+            "pricebooks" => put(&mut self.price_books, name, entry).then_some(Changed::Policy),
             "memberclusters" => {
                 put(&mut self.clusters, name, entry).then(|| Changed::Cluster(name.clone()))
             }
@@ -74,6 +88,7 @@ impl Catalog {
             "tenantquotas" => delete(&mut self.quotas, name, revision),
             "regions" => delete(&mut self.regions, name, revision),
             "gpupools" => delete(&mut self.pools, name, revision),
+            "pricebooks" => delete(&mut self.price_books, name, revision),
             "memberclusters" => {
                 delete(&mut self.clusters, name, revision).map(|_| Changed::Cluster(name.clone()))
             }

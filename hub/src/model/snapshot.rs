@@ -9,22 +9,22 @@ use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::RegionChoice;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
-use meridian_api::quantity::Time;
+use meridian_api::kinds::tenant_quota::TenantQuotaSpec;
+use meridian_api::quantity::{REFERENCE_WORTH, Time};
 use meridian_api::reasons::Reason;
 use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
-    Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held, Lacking, Pool,
-    Quota, RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
+    Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held, Lacking,
+    LedgerRow, Pool, RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
 };
+use meridian_policies::quota::rows_of;
 use meridian_policies::shapes;
 
 use super::fleet::ContactTerms;
-use super::{ClusterState, Job, Model, Trouble};
+use super::{ClusterState, Job, Model, Trouble, Versioned};
+use crate::placement::{PlacementRecord, StoredRow};
 use crate::progress::Tried;
-
-/// Worth of a card whose flavor nobody has priced: the reference card's.
-const DEFAULT_WORTH: u64 = 1000;
 
 /// A UID that no stored job has: theirs are of version 4, this one is of none.
 const HYPOTHETICAL: Uid = Uid(1);
@@ -82,14 +82,7 @@ impl Model {
             seed: situation.seed,
             store_generation: self.store_generation,
             policy_head: self.policy_head,
-            flavors: ordinals
-                .flavors
-                .keys()
-                .map(|name| Flavor {
-                    name: name.clone(),
-                    worth: DEFAULT_WORTH,
-                })
-                .collect(),
+            flavors: self.flavor_rows(&ordinals),
             regions: ordinals.regions.keys().cloned().collect(),
             classes: self.class_rows(),
             tenants: self.tenant_rows(&ordinals),
@@ -185,6 +178,18 @@ impl Model {
         }
     }
 
+    fn flavor_rows(&self, ordinals: &Ordinals) -> Vec<Flavor> {
+        let prices = self.catalog.prices();
+        let row = |name: &String| Flavor {
+            name: name.clone(),
+            worth: prices
+                .map_or(REFERENCE_WORTH, |book| book.worth(name))
+                .0
+                .into(),
+        };
+        ordinals.flavors.keys().map(row).collect()
+    }
+
     fn class_rows(&self) -> Vec<Class> {
         let row = |(name, class): (&String, &super::catalog::Versioned<_>)| {
             let class: &meridian_api::kinds::WorkloadClass = &class.value;
@@ -197,36 +202,28 @@ impl Model {
     }
 
     fn tenant_rows(&self, ordinals: &Ordinals) -> Vec<Tenant> {
-        let mut rows = Vec::with_capacity(self.catalog.tenants.len());
-        for (name, tenant) in &self.catalog.tenants {
-            let parent = tenant.value.spec.parent.as_ref();
-            let quota = self
-                .catalog
-                .quotas
-                .values()
-                .find(|quota| quota.value.spec.tenant == *name);
-            let limits = quota
-                .map(|quota| quota.value.spec.limits)
-                .unwrap_or_default();
-            let quotas = quota.map_or(&[][..], |quota| &quota.value.spec.resources);
-            let quotas = quotas.iter().map(|row| Quota {
-                flavor: row
-                    .flavor
-                    .as_ref()
-                    .and_then(|name| ordinals.flavors.get(name).copied()),
-                nominal: row.nominal.0,
-                borrowing_limit: row.borrowing_limit.map(|limit| limit.0),
-                hard_cap: row.hard_cap.map(|cap| cap.0),
-            });
-            rows.push(Tenant {
+        let quotas = self.catalog.quotas.values().map(|quota| &quota.value.spec);
+        let quotas: BTreeMap<&str, &TenantQuotaSpec> =
+            quotas.map(|spec| (spec.tenant.as_str(), spec)).collect();
+        let row = |(name, tenant): (&String, &Versioned<_>)| {
+            let tenant: &meridian_api::kinds::Tenant = &tenant.value;
+            let parent = tenant.spec.parent.as_ref();
+            let quota = quotas.get(name.as_str()).copied();
+            let limits = quota.map(|quota| quota.limits).unwrap_or_default();
+            Tenant {
                 name: name.clone(),
                 parent: parent.and_then(|parent| ordinals.tenants.get(parent).copied()),
-                quotas: quotas.collect(),
+                quotas: quota.map_or_else(Vec::new, |quota| {
+                    let flavor = |name: &str| ordinals.flavors.get(name).copied();
+                    rows_of(quota, flavor, |name| ordinals.regions.get(name).copied())
+                }),
                 gpus_per_job: limits.gpus_per_job.map(|limit| limit.0),
                 running_jobs: limits.running_jobs,
-            });
-        }
-        rows
+                // What is spent is not added up yet: no budget is ever used up.
+                budget: None,
+            }
+        };
+        self.catalog.tenants.iter().map(row).collect()
     }
 
     fn cluster_rows(&self, ordinals: &Ordinals, situation: Situation) -> Vec<Cluster> {
@@ -330,7 +327,8 @@ impl Model {
                 class: *ordinals.classes.get(&record.class)?,
                 cluster: *ordinals.clusters.get(&record.cluster)?,
                 flavor: *ordinals.flavors.get(&record.flavor)?,
-                gpus: record.gpus,
+                resources: record.resources(),
+                rows: ledger_rows(ordinals, record),
                 since: record.decided,
             })
         });
@@ -426,6 +424,17 @@ impl Model {
             spec_revision: job.spec_revision,
         })
     }
+}
+
+/// Ledger rows as written down, in ordinals.
+fn ledger_rows(ordinals: &Ordinals, record: &PlacementRecord) -> Vec<LedgerRow> {
+    let lender = |name: &String| ordinals.tenants.get(name).copied();
+    let row = |row: &StoredRow| LedgerRow {
+        role: row.role,
+        lender: row.lender.as_ref().and_then(lender),
+        gpus: row.gpus,
+    };
+    record.ledger.iter().map(row).collect()
 }
 
 /// Clusters that an agent lately said to lack what the job depends on.

@@ -1,11 +1,12 @@
 //! Snapshots, tried on a small model: what a decision sees of it.
 
 use meridian_policies::lifecycle::State;
+use meridian_policies::model::{Measure, Role};
 use meridian_proto::v1;
 use serde_json::json;
 
 use super::*;
-use crate::fixture_tests::{FIRST, Fixture, JOB, NOW, gang};
+use crate::fixture_tests::{FIRST, Fixture, JOB, NOW, gang, record};
 
 fn free(fixture: &Fixture) -> u64 {
     let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
@@ -123,5 +124,47 @@ fn a_question_about_a_job_leaves_no_trace() {
     assert_eq!(
         fixture.model.snapshot(Fixture::situation()).snapshot,
         before
+    );
+}
+
+#[test]
+fn quotas_prices_and_ledger_rows_come_from_what_was_written() {
+    let mut fixture = Fixture::new(4);
+    let quota = json!({
+        "tenant": "nlp",
+        "cpu": {"nominal": "64", "lendingLimit": "500m"},
+        "resources": [{"flavor": "h100-80gb", "region": "eu", "nominal": 8, "lendingLimit": 2}],
+    });
+    fixture.object("tenantquotas/-/nlp", "TenantQuota", &quota);
+    let prices = json!({"currency": "EUR", "flavors": [{"flavor": "h100-80gb", "worth": "1.5"}]});
+    fixture.object("pricebooks/-/prices", "PriceBook", &prices);
+    let mut row = record(0, FIRST, State::Running);
+    row.ledger = vec![StoredRow {
+        role: Role::Borrowed,
+        lender: Some("nlp".to_owned()),
+        gpus: row.gpus,
+    }];
+    let key = format!("placements/{JOB}/0");
+    fixture.put(&key, &row.to_json());
+    let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
+    assert_eq!(snapshot.flavors[0].worth, 1500);
+    let quotas = &snapshot.tenants[0].quotas;
+    let flavor = Some(FlavorIx(0));
+    let region = Some(RegionIx(0));
+    assert_eq!(quotas[0].measure, Measure::Gpus { flavor, region });
+    assert_eq!(
+        (quotas[0].nominal, quotas[0].lending_limit),
+        (8_000, Some(2_000))
+    );
+    assert_eq!(quotas[1].measure, Measure::Cpu);
+    assert_eq!(
+        (quotas[1].nominal, quotas[1].lending_limit),
+        (64_000, Some(500))
+    );
+    let held = &snapshot.held[0];
+    assert_eq!(held.rows[0].lender, Some(TenantIx(0)));
+    assert_eq!(
+        (held.rows[0].gpus, held.resources.gpus),
+        (row.gpus, row.gpus)
     );
 }

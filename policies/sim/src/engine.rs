@@ -382,7 +382,7 @@ impl<'a> Engine<'a> {
         {
             let held = self.snapshot.held.remove(row);
             let meters = &mut self.outcome.meters;
-            meters.tenants[held.tenant.index()].held -= held.gpus.0;
+            meters.tenants[held.tenant.index()].held -= held.resources.gpus.0;
             meters.demand_changed();
         }
         self.freed();
@@ -404,6 +404,11 @@ impl<'a> Engine<'a> {
         self.next_round = at.after(self.options.round_every);
         self.due = false;
         self.note_refusals(&plan);
+        for regraded in &plan.regraded {
+            self.snapshot.held[regraded.held.index()]
+                .rows
+                .clone_from(&regraded.rows);
+        }
         let mut stays = vec![true; self.snapshot.waiting.len()];
         for placed in &plan.placements {
             stays[placed.waiting.index()] = false;
@@ -449,7 +454,8 @@ impl<'a> Engine<'a> {
             class: row.class,
             cluster,
             flavor,
-            gpus: placed.gpus,
+            resources: row.shape.demand(&placed.pods),
+            rows: placed.rows.clone(),
             since: at,
         };
         let rows = &mut self.snapshot.pools[pool].shapes;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Resources, UnixMillis};
-use meridian_policies::model::{Pool, Shape, Snapshot, TenantIx};
+use meridian_policies::model::{Measure, Pool, Quota, Shape, Snapshot, TenantIx};
 
 /// Thousandths of a GPU (or of a worth of it) times milliseconds.
 pub(crate) type Area = u128;
@@ -130,9 +130,16 @@ struct PoolMeter {
 impl Meters {
     pub(crate) fn new(snapshot: &Snapshot, at: UnixMillis) -> Self {
         let tenants = snapshot.tenants.iter().map(|tenant| {
-            let all = tenant.quotas.iter().find(|row| row.flavor.is_none());
-            let by_flavor = tenant.quotas.iter().map(|row| row.nominal.0);
-            let weight = all.map_or_else(|| by_flavor.sum(), |row| row.nominal.0);
+            let in_all = |row: &&Quota, together: bool| match row.measure {
+                Measure::Gpus { flavor, region } => {
+                    region.is_none() && flavor.is_none() == together
+                }
+                Measure::Cpu | Measure::Memory => false,
+            };
+            let all = tenant.quotas.iter().find(|row| in_all(row, true));
+            let by_flavor = tenant.quotas.iter().filter(|row| in_all(row, false));
+            let by_flavor = by_flavor.map(|row| row.nominal);
+            let weight = all.map_or_else(|| by_flavor.sum(), |row| row.nominal);
             TenantMeter {
                 weight: weight.max(1),
                 ..TenantMeter::default()

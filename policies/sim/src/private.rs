@@ -12,7 +12,7 @@ use crate::meters::Area;
 use crate::summary::waits;
 use crate::trace::Job;
 use crate::world::{Gangs, World};
-use meridian_policies::model::{FlavorIx, TenantIx};
+use meridian_policies::model::{Measure, TenantIx};
 
 /// One tenant in the shared fleet against itself in a private cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -115,11 +115,11 @@ fn private_fleet(world: &World, tenant: TenantIx) -> Fleet {
     let mut counts: Vec<u32> = vec![0; fleet.pools.len()];
     for quota in &world.empty.tenants[tenant.index()].quotas {
         let counted = |pool: usize| {
-            let own = world.empty.pools[pool].flavor;
-            quota.flavor.is_none_or(|flavor: FlavorIx| flavor == own)
+            let place = world.empty.place(&world.empty.pools[pool]);
+            matches!(quota.measure, Measure::Gpus { .. }) && quota.measure.counts(place)
         };
         let pools: Vec<usize> = (0..fleet.pools.len()).filter(|ix| counted(*ix)).collect();
-        for (pool, hosts) in deal(&fleet, &pools, quota.nominal) {
+        for (pool, hosts) in deal(&fleet, &pools, MilliGpus(quota.nominal)) {
             counts[pool] = counts[pool].max(hosts);
         }
     }

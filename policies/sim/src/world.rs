@@ -12,8 +12,9 @@ use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
     Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, GangShape, Pool,
-    Quota, RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Waiting,
+    RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Waiting,
 };
+use meridian_policies::quota::rows_of;
 
 use crate::fleet::Fleet;
 use crate::rules::Rules;
@@ -141,7 +142,7 @@ impl World {
                     priority: class.spec.priority,
                 })
                 .collect(),
-            tenants: tenant_rows(rules, &tenants, &flavors),
+            tenants: tenant_rows(rules, &tenants, &flavors, &regions),
             regions: regions.keys().cloned().collect(),
             ..Snapshot::default()
         };
@@ -280,29 +281,25 @@ fn tenant_rows(
     rules: &Rules,
     tenants: &BTreeMap<String, TenantIx>,
     flavors: &BTreeMap<String, FlavorIx>,
+    regions: &BTreeMap<String, RegionIx>,
 ) -> Vec<Tenant> {
     let mut rows = Vec::with_capacity(rules.tenants.len());
     for tenant in &rules.tenants {
         let name = &tenant.metadata.name;
         let quota = rules.quotas.iter().find(|quota| quota.spec.tenant == *name);
         let limits = quota.map(|quota| quota.spec.limits).unwrap_or_default();
-        let quotas = quota.map_or(&[][..], |quota| &quota.spec.resources);
-        let quotas = quotas.iter().map(|row| Quota {
-            flavor: row
-                .flavor
-                .as_ref()
-                .and_then(|name| flavors.get(name).copied()),
-            nominal: row.nominal.0,
-            borrowing_limit: row.borrowing_limit.map(|limit| limit.0),
-            hard_cap: row.hard_cap.map(|cap| cap.0),
+        let quotas = quota.map_or_else(Vec::new, |quota| {
+            let flavor = |name: &str| flavors.get(name).copied();
+            rows_of(&quota.spec, flavor, |name| regions.get(name).copied())
         });
         let parent = tenant.spec.parent.as_ref();
         rows.push(Tenant {
             name: name.clone(),
             parent: parent.and_then(|parent| tenants.get(parent).copied()),
-            quotas: quotas.collect(),
+            quotas,
             gpus_per_job: limits.gpus_per_job.map(|limit| limit.0),
             running_jobs: limits.running_jobs,
+            budget: None,
         });
     }
     rows

@@ -130,7 +130,7 @@ fn nothing_is_given_twice(snapshot: &Snapshot) {
             free += row.free.gpus.0 * u64::from(row.hosts);
         }
     }
-    let held: u64 = snapshot.held.iter().map(|held| held.gpus.0).sum();
+    let held: u64 = snapshot.held.iter().map(|held| held.resources.gpus.0).sum();
     assert_eq!(all - free, held);
     assert!(snapshot.held.is_sorted_by_key(|held| held.gang));
     let order = |row: &meridian_policies::model::Waiting| (row.submitted, row.gang);
@@ -163,7 +163,7 @@ proptest! {
         let mut held_by_gang: BTreeMap<_, UnixMillis> = BTreeMap::new();
         let summary = input.scenario(Rounds::WhenNeeded).run_watched(|moment| {
             nothing_is_given_twice(moment.snapshot);
-            let held = moment.snapshot.held.iter().map(|held| held.gpus.0).sum();
+            let held = moment.snapshot.held.iter().map(|held| held.resources.gpus.0).sum();
             if let Some((at, held)) = before {
                 assert!(moment.at >= at, "time goes on");
                 area += u128::from(held) * u128::from(moment.at.since(at).0);

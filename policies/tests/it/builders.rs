@@ -150,7 +150,12 @@ impl World {
             class: ClassIx(0),
             cluster: ClusterIx(0),
             flavor: FlavorIx(0),
-            gpus: MilliGpus::cards(gpus),
+            resources: cards(gpus),
+            rows: vec![LedgerRow {
+                role: Role::Own,
+                lender: None,
+                gpus: MilliGpus::cards(gpus),
+            }],
             since: UnixMillis(0),
         });
         self
@@ -164,14 +169,20 @@ pub(crate) fn tenant(name: &str, parent: Option<u32>) -> Tenant {
         quotas: Vec::new(),
         gpus_per_job: None,
         running_jobs: None,
+        budget: None,
     }
 }
 
+/// GPUs of the first flavor in all regions.
 pub(crate) fn quota(nominal: u64, borrowing: Option<u64>) -> Quota {
     Quota {
-        flavor: Some(FlavorIx(0)),
-        nominal: MilliGpus::cards(nominal),
-        borrowing_limit: borrowing.map(MilliGpus::cards),
+        measure: Measure::Gpus {
+            flavor: Some(FlavorIx(0)),
+            region: None,
+        },
+        nominal: nominal * 1000,
+        borrowing_limit: borrowing.map(|gpus| gpus * 1000),
+        lending_limit: None,
         hard_cap: None,
     }
 }

@@ -1,14 +1,15 @@
 //! The checkers find what is planted: a check that cannot fail proves nothing.
 
 use meridian_api::ids::Epoch;
-use meridian_api::units::{MilliGpus, UnixMillis};
+use meridian_api::kinds::tenant::OnExhausted;
+use meridian_api::units::{MicroMoney, MilliGpus, UnixMillis};
 use meridian_policies::check::truth::{
     Accepted, DeviceHold, GangAtRest, PoolSum, Run, acknowledged, devices, exclusive_runs,
     gangs_at_rest, one_job_per_key, only_grows, pool_sums,
 };
 use meridian_policies::check::{Violation, check};
 use meridian_policies::model::{
-    Cause, Contact, Plan, PoolIx, SliceShape, Snapshot, TenantIx, Unplaced, WaitingIx,
+    Budget, Cause, Contact, Plan, PoolIx, Role, SliceShape, Snapshot, TenantIx, Unplaced, WaitingIx,
 };
 use meridian_policies::{decide, shapes};
 
@@ -116,10 +117,28 @@ fn a_gang_that_is_not_whole_is_found() {
 }
 
 #[test]
+fn rows_that_do_not_add_up_are_found() {
+    let short = after(|_, plan| plan.placements[0].rows[0].gpus = MilliGpus::cards(15));
+    assert_eq!(short, ["S33"]);
+    let borrows = after(|_, plan| {
+        plan.placements[0].rows[0].role = Role::Borrowed;
+    });
+    assert_eq!(borrows, ["S33"]);
+    let blocked = after(|snapshot, _| {
+        snapshot.tenants[0].budget = Some(Budget {
+            spent: MicroMoney(1),
+            limit: MicroMoney(1),
+            on_exhausted: OnExhausted::BlockAll,
+        });
+    });
+    assert_eq!(blocked, ["S4"]);
+}
+
+#[test]
 fn a_passed_limit_is_found_at_every_level() {
     assert_eq!(
         after(|snapshot, _| snapshot.tenants[0].quotas = vec![quota(31, None)]),
-        ["S4"]
+        ["S4", "S33"]
     );
     let above = after(|snapshot, _| {
         snapshot.tenants[0].quotas.clear();
@@ -128,7 +147,7 @@ fn a_passed_limit_is_found_at_every_level() {
         snapshot.tenants.push(top);
         snapshot.tenants[0].parent = Some(TenantIx(1));
     });
-    assert_eq!(above, ["S4"]);
+    assert_eq!(above, ["S4", "S33"]);
     assert_eq!(
         after(|snapshot, _| snapshot.tenants[0].running_jobs = Some(1)),
         ["S4"]

@@ -2,10 +2,10 @@
 
 use meridian_api::units::MilliGpus;
 use meridian_policies::decide;
-use meridian_policies::model::{FlavorIx, Quota, Tenant, TenantIx};
+use meridian_policies::model::{FlavorIx, Measure, Place, Quota, RegionIx, Tenant, TenantIx};
 use meridian_policies::quota::{Ledger, Reach};
 
-use crate::builders::{World, gang_id, hosts, quota, role, tenant};
+use crate::builders::{World, cards, gang_id, hosts, quota, role, tenant};
 
 fn with_quota(name: &str, parent: Option<u32>, row: Quota) -> Tenant {
     Tenant {
@@ -27,10 +27,11 @@ fn organisation() -> World {
 
 fn left(world: &World, tenant: u32, reach: Reach) -> u64 {
     let ledger = Ledger::new(&world.0);
-    ledger
-        .headroom(TenantIx(tenant), FlavorIx(0), reach)
-        .gpus
-        .whole()
+    let place = Place {
+        flavor: FlavorIx(0),
+        region: RegionIx(0),
+    };
+    ledger.room(TenantIx(tenant), place, reach).gpus.whole()
 }
 
 #[test]
@@ -50,7 +51,7 @@ fn a_team_borrows_no_more_than_its_limit() {
 #[test]
 fn a_hard_cap_outdoes_nominal_and_borrowing() {
     let mut world = organisation();
-    world.0.tenants[2].quotas[0].hard_cap = Some(MilliGpus::cards(40));
+    world.0.tenants[2].quotas[0].hard_cap = Some(40_000);
     let reaches = [Reach::Nominal, Reach::Borrowing, Reach::Ever];
     assert_eq!(reaches.map(|reach| left(&world, 2, reach)), [40, 40, 40]);
 }
@@ -84,14 +85,23 @@ fn a_flavor_without_a_row_is_not_limited() {
         worth: 100,
     });
     let ledger = Ledger::new(&world.0);
-    let room = ledger.headroom(TenantIx(1), FlavorIx(1), Reach::Borrowing);
-    assert_eq!((room.gpus, room.bound), (MilliGpus(u64::MAX), None));
+    let place = Place {
+        flavor: FlavorIx(1),
+        region: RegionIx(0),
+    };
+    let room = ledger.room(TenantIx(1), place, Reach::Borrowing);
+    assert_eq!(room.gpus, MilliGpus(u64::MAX));
+    let need = cards(1_000);
+    assert_eq!(ledger.passed(TenantIx(1), place, Reach::Ever, need), []);
 }
 
 #[test]
 fn a_row_for_all_flavors_counts_each() {
     let mut world = organisation();
-    world.0.tenants[0].quotas[0].flavor = None;
+    world.0.tenants[0].quotas[0].measure = Measure::Gpus {
+        flavor: None,
+        region: None,
+    };
     let world = world.held(1, 90);
     assert_eq!(left(&world, 2, Reach::Borrowing), 10);
 }

@@ -3,7 +3,10 @@
 //! Owns the proptest strategies. Never asserts.
 
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
-use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Millis, Resources, UnixMillis};
+use meridian_api::kinds::tenant::OnExhausted;
+use meridian_api::units::{
+    Mebibytes, MicroMoney, MilliCpus, MilliGpus, Millis, Resources, UnixMillis,
+};
 use meridian_policies::model::*;
 use proptest::collection::vec;
 use proptest::option;
@@ -91,33 +94,72 @@ fn amount() -> impl Strategy<Value = MilliGpus> {
     (0..40_u64).prop_map(MilliGpus::cards)
 }
 
-fn tenant(index: u32, flavors: u32) -> impl Strategy<Value = Tenant> {
+/// A row in cards, cores or GiB, each times a thousand and a bit.
+fn quota(flavors: u32) -> impl Strategy<Value = Quota> {
     let flavor = option::of(0..flavors).prop_map(|flavor| flavor.map(FlavorIx));
-    let row = (flavor, amount(), option::of(amount()), option::of(amount()));
-    let row = row.prop_map(|(flavor, nominal, borrowing_limit, hard_cap)| Quota {
-        flavor,
-        nominal,
-        borrowing_limit,
-        hard_cap,
+    let region = option::weighted(0.3, 0..2_u32).prop_map(|region| region.map(RegionIx));
+    let measure = prop_oneof![
+        8 => (flavor, region).prop_map(|(flavor, region)| Measure::Gpus { flavor, region }),
+        1 => Just(Measure::Cpu),
+        1 => Just(Measure::Memory),
+    ];
+    let number = || (0..40_u64).prop_map(|cards| cards * 1000);
+    let limit = || option::of(number());
+    let row = (
+        measure,
+        number(),
+        limit(),
+        option::weighted(0.3, number()),
+        limit(),
+    );
+    row.prop_map(
+        |(measure, nominal, borrowing_limit, lending_limit, hard_cap)| Quota {
+            measure,
+            nominal,
+            borrowing_limit,
+            lending_limit,
+            hard_cap,
+        },
+    )
+}
+
+fn budget() -> impl Strategy<Value = Option<Budget>> {
+    let what = prop_oneof![
+        Just(OnExhausted::Warn),
+        Just(OnExhausted::BlockBorrowing),
+        Just(OnExhausted::BlockAll),
+    ];
+    let budget = (0..3_i64, what).prop_map(|(spent, on_exhausted)| Budget {
+        spent: MicroMoney(spent),
+        limit: MicroMoney(2),
+        on_exhausted,
     });
+    option::weighted(0.2, budget)
+}
+
+fn tenant(index: u32, flavors: u32) -> impl Strategy<Value = Tenant> {
     let parent = option::of(0..index.max(1));
     (
         parent,
-        vec(row, 0..3),
+        vec(quota(flavors), 0..3),
         option::weighted(0.2, amount()),
         option::weighted(0.2, 0..4_u32),
+        budget(),
     )
-        .prop_map(move |(parent, mut quotas, gpus_per_job, running_jobs)| {
-            quotas.sort_by_key(|row| row.flavor);
-            quotas.dedup_by_key(|row| row.flavor);
-            Tenant {
-                name: format!("t{index}"),
-                parent: parent.filter(|_| index > 0).map(TenantIx),
-                quotas,
-                gpus_per_job,
-                running_jobs,
-            }
-        })
+        .prop_map(
+            move |(parent, mut quotas, gpus_per_job, running_jobs, budget)| {
+                quotas.sort_by_key(|row| row.measure);
+                quotas.dedup_by_key(|row| row.measure);
+                Tenant {
+                    name: format!("t{index}"),
+                    parent: parent.filter(|_| index > 0).map(TenantIx),
+                    quotas,
+                    gpus_per_job,
+                    running_jobs,
+                    budget,
+                }
+            },
+        )
 }
 
 fn tenants(flavors: u32) -> impl Strategy<Value = Vec<Tenant>> {
@@ -223,7 +265,8 @@ fn held(tenants: u32, flavors: u32) -> impl Strategy<Value = Held> {
             class: ClassIx(0),
             cluster: ClusterIx(0),
             flavor: FlavorIx(flavor),
-            gpus: MilliGpus::cards(gpus),
+            resources: resources(gpus * 1000, gpus * 8, gpus * 16),
+            rows: Vec::new(),
             since: UnixMillis(0),
         }
     })

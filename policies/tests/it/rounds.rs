@@ -6,7 +6,7 @@ use meridian_api::ids::GangId;
 use meridian_api::units::UnixMillis;
 use meridian_policies::check::check;
 use meridian_policies::model::*;
-use meridian_policies::{decide, order, shapes};
+use meridian_policies::{books, decide, order, shapes};
 use proptest::prelude::*;
 
 use crate::random;
@@ -119,8 +119,18 @@ fn one_more(snapshot: &Snapshot, plan: &Plan, position: usize) -> Option<Plan> {
             pods,
             gpus,
             takes,
+            rows: Vec::new(),
             score,
         });
+        let mut rows = books::rows(snapshot, &more.placements);
+        let planned = rows.split_off(snapshot.held.len());
+        for (placed, rows) in more.placements.iter_mut().zip(planned) {
+            placed.rows = rows;
+        }
+        let regraded = (0..).map(HeldIx).zip(rows);
+        more.regraded = regraded
+            .map(|(held, rows)| Regraded { held, rows })
+            .collect();
         check(snapshot, &more).is_empty().then_some(more)
     })
 }

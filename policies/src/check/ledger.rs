@@ -1,0 +1,383 @@
+//! The ledger of a plan, checked plainly: no limit passed, rows that add up.
+//!
+//! Owns the checks of quota, budgets and ledger rows. Every sum is made anew for every tenant, in
+//! integers too wide to wrap; no code of `quota` or `books` is used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meridian_api::kinds::tenant::OnExhausted;
+
+use super::{Found, report};
+use crate::model::{LedgerRow, Measure, Place, Plan, Quota, Role, Snapshot, TenantIx, WaitingIx};
+
+/// One placement: who pays, where it counts, how much of everything, its rows.
+struct Entry<'a> {
+    tenant: TenantIx,
+    place: Place,
+    amounts: [u128; 3],
+    rows: &'a [LedgerRow],
+    name: String,
+}
+
+impl Entry<'_> {
+    fn amount(&self, measure: Measure) -> u128 {
+        let part = match measure {
+            Measure::Gpus { flavor, region } => {
+                let same_flavor = flavor.is_none_or(|it| it == self.place.flavor);
+                let same_region = region.is_none_or(|it| it == self.place.region);
+                if !same_flavor || !same_region {
+                    return 0;
+                }
+                0
+            }
+            Measure::Cpu => 1,
+            Measure::Memory => 2,
+        };
+        self.amounts[part]
+    }
+}
+
+fn held(snapshot: &Snapshot) -> Vec<Entry<'_>> {
+    let entry = |row: &crate::model::Held| {
+        let cluster = snapshot.clusters.get(row.cluster.index());
+        (
+            row.tenant,
+            Place {
+                flavor: row.flavor,
+                region: cluster.map(|cluster| cluster.region).unwrap_or_default(),
+            },
+            [
+                row.resources.gpus.0,
+                row.resources.cpu.0,
+                row.resources.memory.0,
+            ]
+            .map(u128::from),
+            format!("held gang {}", row.gang),
+        )
+    };
+    let rows = snapshot.held.iter();
+    rows.map(|row| {
+        let (tenant, place, amounts, name) = entry(row);
+        Entry {
+            tenant,
+            place,
+            amounts,
+            rows: &row.rows,
+            name,
+        }
+    })
+    .collect()
+}
+
+fn planned<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> Vec<Entry<'a>> {
+    let entry = |placed: &'a crate::model::Placed| {
+        let gang = &snapshot.waiting[placed.waiting.index()];
+        let pool = &snapshot.pools[placed.pool.index()];
+        let mut amounts = [0_u128; 3];
+        for (role, pods) in gang.shape.roles.iter().zip(&placed.pods) {
+            let each = [
+                role.per_pod.gpus.0,
+                role.per_pod.cpu.0,
+                role.per_pod.memory.0,
+            ];
+            for (sum, each) in amounts.iter_mut().zip(each) {
+                *sum += u128::from(each) * u128::from(*pods);
+            }
+        }
+        Entry {
+            tenant: gang.tenant,
+            place: Place {
+                flavor: pool.flavor,
+                region: snapshot.clusters[pool.cluster.index()].region,
+            },
+            amounts,
+            rows: &placed.rows,
+            name: format!("gang {}", gang.gang),
+        }
+    };
+    plan.placements.iter().map(entry).collect()
+}
+
+/// What one measure sees of the tree.
+struct Sums<'a> {
+    snapshot: &'a Snapshot,
+    measure: Measure,
+    /// Held by each tenant itself.
+    direct: Vec<u128>,
+}
+
+impl<'a> Sums<'a> {
+    fn new(snapshot: &'a Snapshot, measure: Measure, entries: &[&Entry<'_>]) -> Self {
+        let mut direct = vec![0_u128; snapshot.tenants.len()];
+        for entry in entries {
+            if let Some(sum) = direct.get_mut(entry.tenant.index()) {
+                *sum += entry.amount(measure);
+            }
+        }
+        Self {
+            snapshot,
+            measure,
+            direct,
+        }
+    }
+
+    fn row(&self, tenant: usize) -> Option<&'a Quota> {
+        let rows = &self.snapshot.tenants[tenant].quotas;
+        rows.iter().find(|row| row.measure == self.measure)
+    }
+
+    /// Held by the tenant, and claimed by those below. `steps` ends a tree that bites its tail.
+    fn inner(&self, tenant: usize, steps: usize) -> u128 {
+        let children = self.snapshot.tenants.iter().enumerate();
+        let children = children.filter(|(_, node)| {
+            steps > 0 && node.parent.is_some_and(|parent| parent.index() == tenant)
+        });
+        let below: u128 = children
+            .map(|(child, _)| self.claim(child, steps - 1))
+            .sum();
+        self.direct[tenant] + below
+    }
+
+    /// What counts above: never less than what the tenant does not lend.
+    fn claim(&self, tenant: usize, steps: usize) -> u128 {
+        let kept = self.row(tenant).map_or(0, |row| {
+            let lent = row.lending_limit.unwrap_or(row.nominal);
+            u128::from(row.nominal.saturating_sub(lent))
+        });
+        self.inner(tenant, steps).max(kept)
+    }
+
+    fn has_row_above(&self, tenant: usize) -> bool {
+        let above = upward(
+            self.snapshot,
+            TenantIx(u32::try_from(tenant).unwrap_or(u32::MAX)),
+        );
+        above
+            .into_iter()
+            .skip(1)
+            .any(|ix| self.row(ix.index()).is_some())
+    }
+}
+
+/// The tenant and those above it.
+fn upward(snapshot: &Snapshot, tenant: TenantIx) -> Vec<TenantIx> {
+    let mut path = Vec::new();
+    let mut next = Some(tenant);
+    while let Some(ix) = next.filter(|ix| !path.contains(ix)) {
+        let Some(node) = snapshot.tenants.get(ix.index()) else {
+            break;
+        };
+        path.push(ix);
+        next = node.parent;
+    }
+    path
+}
+
+/// No limit is passed that was not passed before; what was is not made worse (S4).
+pub(super) fn limits(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let (held, planned) = (held(snapshot), planned(snapshot, plan));
+    let rows = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
+    let measures: BTreeSet<Measure> = rows.map(|row| row.measure).collect();
+    let steps = snapshot.tenants.len();
+    for measure in measures {
+        let before: Vec<&Entry<'_>> = held.iter().collect();
+        let after: Vec<&Entry<'_>> = held.iter().chain(&planned).collect();
+        let before = Sums::new(snapshot, measure, &before);
+        let after = Sums::new(snapshot, measure, &after);
+        let mut families: BTreeMap<Option<TenantIx>, [u128; 3]> = BTreeMap::new();
+        for (ix, tenant) in snapshot.tenants.iter().enumerate() {
+            let Some(row) = before.row(ix) else { continue };
+            let (was, is) = (before.inner(ix, steps), after.inner(ix, steps));
+            let borrowed = row.borrowing_limit;
+            let borrowed = borrowed.map(|limit| u128::from(row.nominal) + u128::from(limit));
+            let limits = [borrowed, row.hard_cap.map(u128::from)];
+            for limit in limits.into_iter().flatten() {
+                if is > limit && is > was {
+                    let message = format!("tenant {} holds {is} of {limit}", tenant.name);
+                    report(found, "S4", message);
+                }
+            }
+            if !before.has_row_above(ix) {
+                let claims = [before.claim(ix, steps), after.claim(ix, steps)];
+                let nominal = row.hard_cap.map_or(row.nominal, |cap| cap.min(row.nominal));
+                let family = families.entry(tenant.parent).or_default();
+                let parts = [claims[0], claims[1], u128::from(nominal)];
+                for (sum, part) in family.iter_mut().zip(parts) {
+                    *sum += part;
+                }
+            }
+        }
+        for [was, is, nominal] in families.into_values() {
+            if is > nominal && is > was {
+                let message = format!("siblings borrow: they claim {is} of their {nominal}");
+                report(found, "S4", message);
+            }
+        }
+    }
+}
+
+/// Nobody whose money is used up gets more than it may.
+fn budgets(snapshot: &Snapshot, entry: &Entry<'_>, found: &mut Found) {
+    let borrows = entry.rows.iter().any(|row| row.role == Role::Borrowed);
+    for ix in upward(snapshot, entry.tenant) {
+        let tenant = &snapshot.tenants[ix.index()];
+        let Some(budget) = tenant.budget.filter(|budget| budget.spent >= budget.limit) else {
+            continue;
+        };
+        let blocked = match budget.on_exhausted {
+            OnExhausted::Warn => false,
+            OnExhausted::BlockBorrowing => borrows,
+            OnExhausted::BlockAll => true,
+        };
+        if blocked {
+            let message = format!("{} though {} has spent its budget", entry.name, tenant.name);
+            report(found, "S4", message);
+        }
+    }
+}
+
+/// Rows of each placement add up to it, own ones to no more than nominal, and nothing is borrowed
+/// while there is nominal left (S33).
+pub(super) fn rows_add_up(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let (mut entries, planned) = (held(snapshot), planned(snapshot, plan));
+    for regraded in &plan.regraded {
+        match entries.get_mut(regraded.held.index()) {
+            Some(entry) => entry.rows = &regraded.rows,
+            None => report(found, "S33", format!("no held row {}", regraded.held.0)),
+        }
+    }
+    for entry in &planned {
+        budgets(snapshot, entry, found);
+    }
+    entries.extend(planned);
+    for entry in &entries {
+        let sum: u128 = entry.rows.iter().map(|row| u128::from(row.gpus.0)).sum();
+        if sum != entry.amounts[0] {
+            let message = format!(
+                "{} holds {}m, its rows {sum}m",
+                entry.name, entry.amounts[0]
+            );
+            report(found, "S33", message);
+        }
+        let strange = |row: &&LedgerRow| match row.role {
+            Role::Own => row.lender.is_some(),
+            Role::Borrowed => row.lender == Some(entry.tenant),
+        };
+        if let Some(row) = entry.rows.iter().find(strange) {
+            let message = format!("{}: {:?} of {:?}", entry.name, row.role, row.lender);
+            report(found, "S33", message);
+        }
+    }
+    own_within_nominal(snapshot, &entries, found);
+}
+
+fn own_within_nominal(snapshot: &Snapshot, entries: &[Entry<'_>], found: &mut Found) {
+    let rows = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
+    let measures: BTreeSet<Measure> = rows.map(|row| row.measure).collect();
+    let is_gpus = |measure: &&Measure| matches!(measure, Measure::Gpus { .. });
+    let mut over: BTreeSet<TenantIx> = BTreeSet::new();
+    for measure in measures.iter().filter(is_gpus) {
+        let sums = Sums::new(snapshot, *measure, &[]);
+        let home = |ix: TenantIx, skip| {
+            let mut path = upward(snapshot, ix).into_iter().skip(skip);
+            path.find(|ix| sums.row(ix.index()).is_some())
+        };
+        let own =
+            |row: &Quota| u128::from(row.hard_cap.map_or(row.nominal, |cap| cap.min(row.nominal)));
+        let (mut rest, mut owned, mut used) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let all = || (0..).map(TenantIx).take(snapshot.tenants.len());
+        for ix in all() {
+            let Some(row) = sums.row(ix.index()) else {
+                continue;
+            };
+            *rest.entry(ix).or_insert(0_i128) += i128::try_from(own(row)).unwrap_or(i128::MAX);
+            if let Some(above) = home(ix, 1) {
+                *rest.entry(above).or_insert(0) -= i128::try_from(own(row)).unwrap_or(i128::MAX);
+            }
+        }
+        for entry in entries.iter().filter(|entry| entry.amount(*measure) > 0) {
+            let Some(home) = home(entry.tenant, 0) else {
+                continue;
+            };
+            let mine = entry.rows.iter().filter(|row| row.role == Role::Own);
+            let mine: u128 = mine.map(|row| u128::from(row.gpus.0)).sum();
+            *owned.entry(home).or_insert(0_u128) += mine;
+            *used.entry(home).or_insert(0_u128) += entry.amount(*measure);
+        }
+        for (home, used) in used {
+            let rest = rest.get(&home).copied().unwrap_or(0);
+            let rest = u128::try_from(rest).unwrap_or(0);
+            let owned = owned.get(&home).copied().unwrap_or(0);
+            let name = &snapshot.tenants[home.index()].name;
+            if owned > rest {
+                let message = format!("tenant {name} owns {owned}m of its {rest}m");
+                report(found, "S33", message);
+            }
+            if used > rest {
+                over.insert(home);
+            }
+        }
+    }
+    for entry in entries {
+        let borrows = entry.rows.iter().any(|row| row.role == Role::Borrowed);
+        let may = upward(snapshot, entry.tenant)
+            .iter()
+            .any(|ix| over.contains(ix));
+        if borrows && !may {
+            let message = format!("{} borrows though nominal is left", entry.name);
+            report(found, "S33", message);
+        }
+    }
+}
+
+/// Limits on GPUs of one job and on running jobs hold upward of each placed gang.
+pub(super) fn limits_of_jobs(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let within = |mut tenant: TenantIx, above: u32| {
+        for _ in 0..=snapshot.tenants.len() {
+            if tenant.0 == above {
+                return true;
+            }
+            match snapshot
+                .tenants
+                .get(tenant.index())
+                .and_then(|node| node.parent)
+            {
+                Some(parent) => tenant = parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    let gang = |ix: WaitingIx| &snapshot.waiting[ix.index()];
+    for (tenant, ix) in snapshot.tenants.iter().zip(0_u32..) {
+        if tenant.gpus_per_job.is_none() && tenant.running_jobs.is_none() {
+            continue;
+        }
+        let mine = plan.placements.iter().map(|placed| gang(placed.waiting));
+        let mine: Vec<_> = mine.filter(|gang| within(gang.tenant, ix)).collect();
+        for gang in &mine {
+            if tenant
+                .gpus_per_job
+                .is_some_and(|limit| gang.job_gpus > limit)
+            {
+                let message = format!("job {} is larger than {} allows", gang.job, tenant.name);
+                report(found, "S4", message);
+            }
+        }
+        let Some(limit) = tenant.running_jobs else {
+            continue;
+        };
+        let held = snapshot.held.iter().filter(|row| within(row.tenant, ix));
+        let before: BTreeSet<_> = held.map(|row| row.gang.job).collect();
+        let mut after = before.clone();
+        after.extend(mine.iter().map(|gang| gang.gang.job));
+        if after.len() > limit as usize && after.len() > before.len() {
+            let message = format!(
+                "tenant {} runs {} jobs of {limit}",
+                tenant.name,
+                after.len()
+            );
+            report(found, "S4", message);
+        }
+    }
+}
