@@ -44,6 +44,90 @@ pub struct GangTerms {
     pub grace: Millis,
     /// It is ended after this, counted from its first running pod.
     pub max_runtime: Option<Millis>,
+    /// What makes it a success.
+    #[serde(default)]
+    pub success: Success,
+}
+
+/// When a gang has succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Success {
+    /// Every pod did.
+    #[default]
+    All,
+    /// Rank 0 of this role did; what still runs of the others is stopped.
+    Leader {
+        /// Name of the role.
+        role: String,
+    },
+}
+
+/// What a job says beside its pods, for whoever makes them in the member cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// Tenant that pays; empty = not said.
+    pub tenant: String,
+    /// Name of its workload class; empty = not said.
+    pub class: String,
+    /// Priority of that class.
+    pub priority: i32,
+    /// Where its checkpoints lie; empty = it writes none.
+    pub checkpoint_uri: String,
+    /// Environment variable that names what to go on from; empty = none.
+    pub resume_env: String,
+    /// What must be in the cluster before anything of it is made.
+    pub dependencies: Vec<Dependency>,
+    /// ConfigMaps that it brings along, and takes away with it.
+    pub carried: Vec<Carried>,
+    /// The object of the member cluster that its pods belong to, when others make them.
+    pub origin: Option<Origin>,
+}
+
+/// Something that a job needs to find in its namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dependency {
+    /// What kind of thing.
+    pub kind: DependencyKind,
+    /// Its name.
+    pub name: String,
+}
+
+/// Kinds of things that a job may depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DependencyKind {
+    /// A ConfigMap.
+    ConfigMap,
+    /// A Secret, one for pulling images included.
+    Secret,
+    /// A service account.
+    ServiceAccount,
+    /// A claim to a persistent volume.
+    PersistentVolumeClaim,
+}
+
+impl std::fmt::Display for Dependency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {}", self.kind, self.name)
+    }
+}
+
+/// A ConfigMap that travels with a placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub data: IndexMap<String, String>,
+}
+
+/// An object of the member cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// One pod to be bound.
@@ -83,6 +167,8 @@ pub struct GangOrder {
     pub members: Vec<MemberOrder>,
     /// Labels for the pods.
     pub labels: IndexMap<String, String>,
+    /// What the job says beside them.
+    pub workload: Workload,
     /// W3C trace context of the submit; empty = none.
     pub traceparent: String,
 }
@@ -146,6 +232,12 @@ pub enum PodPhase {
     Bound,
     /// User code runs.
     Running,
+    /// User code was started, but its node is not heard any more or a device of it has failed.
+    /// Whether it still runs is not known: this is not an end.
+    Broken {
+        /// `NodeLost` or `DeviceFailed`.
+        reason: String,
+    },
     /// User code ended well.
     Succeeded,
     /// It ended otherwise, or its node did.
@@ -162,7 +254,7 @@ impl PodPhase {
     #[must_use]
     pub const fn ended(&self) -> bool {
         match self {
-            Self::Pending | Self::Bound | Self::Running => false,
+            Self::Pending | Self::Bound | Self::Running | Self::Broken { .. } => false,
             Self::Rejected { .. } | Self::Succeeded | Self::Failed { .. } => true,
         }
     }
@@ -172,7 +264,11 @@ impl PodPhase {
     pub const fn admitted(&self) -> bool {
         match self {
             Self::Pending | Self::Rejected { .. } => false,
-            Self::Bound | Self::Running | Self::Succeeded | Self::Failed { .. } => true,
+            Self::Bound
+            | Self::Running
+            | Self::Broken { .. }
+            | Self::Succeeded
+            | Self::Failed { .. } => true,
         }
     }
 }
@@ -196,6 +292,10 @@ pub struct PodSeen {
     pub started: Option<UnixMillis>,
     /// When it ended, by the cluster's clock.
     pub ended: Option<UnixMillis>,
+    /// What it waits for, in the cluster's words, such as `ImagePullBackOff`; empty = nothing
+    /// out of the ordinary.
+    #[serde(default)]
+    pub waits_for: String,
 }
 
 /// One gang as the cluster shows it, whoever made it.
@@ -203,8 +303,10 @@ pub struct PodSeen {
 pub struct GangSeen {
     /// Which.
     pub key: GangKey,
-    /// The newest attempt that was bound.
+    /// The newest attempt that was begun.
     pub attempt: u32,
+    /// Every step of that attempt was done; false while it is under way or was cut short.
+    pub complete: bool,
     /// Its terms.
     pub terms: GangTerms,
     /// Asked to stop; it vanishes when nothing of it runs.
@@ -343,6 +445,12 @@ pub enum BackendError {
     /// The cluster refuses this order as it is; nothing was done.
     #[error("the cluster refused it: {0}")]
     Invalid(String),
+    /// What the job depends on is not in the cluster; nothing was done.
+    #[error("not in the cluster: {}", list(.0))]
+    Missing(Vec<Dependency>),
+    /// A node has less room than the caller believed; nothing was done.
+    #[error("no room: {0}")]
+    NoRoom(String),
     /// There is no such gang and epoch.
     #[error("{0} is not in the cluster")]
     NotFound(GangKey),
@@ -354,6 +462,11 @@ pub enum BackendError {
         /// What was asked, as in "cannot show logs".
         what: &'static str,
     },
+}
+
+fn list(missing: &[Dependency]) -> String {
+    let names: Vec<String> = missing.iter().map(Dependency::to_string).collect();
+    names.join(", ")
 }
 
 /// A member cluster. Implementations bound every call in time and answer

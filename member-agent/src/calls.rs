@@ -88,7 +88,7 @@ impl Executor {
                 self.binding.insert(id, order.clone());
                 self.bind(order);
             }
-            Err(why) if attempt > 0 => {
+            Err(why) if attempt > 0 && !avoid.is_empty() => {
                 let message = format!("turned away by {avoid:?}, and elsewhere {why}");
                 self.give_up(order.key, Failure::PlacementRefused, message);
             }
@@ -144,8 +144,9 @@ impl Executor {
         let Some(gang) = self.gangs.get(&id) else {
             return;
         };
-        let unseen = self.view.gang(gang.record.key()).is_none();
-        let wanted = gang.phase == Phase::Binding && gang.record.verdict.is_none() && unseen;
+        let seen = self.view.gang(gang.record.key());
+        let undone = seen.is_none_or(|own| !own.complete);
+        let wanted = gang.phase == Phase::Binding && gang.record.verdict.is_none() && undone;
         if !wanted || self.in_flight.contains_key(&id) {
             return;
         }
@@ -248,6 +249,15 @@ impl Executor {
                 self.clear_binding(key.gang);
                 self.retry(key.gang);
             }
+            BackendError::NoRoom(why) => {
+                self.with_gang(key, |gang| gang.phase = Phase::Waiting);
+                self.no_room.insert(key.gang, why.clone());
+                self.clear_binding(key.gang);
+                self.retry(key.gang);
+            }
+            BackendError::Missing(_) => {
+                self.give_up(key, Failure::DependencyMissing, error.to_string());
+            }
             BackendError::Invalid(why) => {
                 self.give_up(key, Failure::Misconfigured, why.clone());
             }
@@ -289,6 +299,7 @@ fn gang_order(order: &RunOrder, attempt: u32, members: Vec<MemberOrder>) -> Gang
         roles: order.roles.clone(),
         members,
         labels: order.labels.clone(),
+        workload: order.workload.clone(),
         traceparent: order.traceparent.clone(),
     }
 }

@@ -262,12 +262,26 @@ pub(crate) fn observation(view: &View, gang: &Gang) -> v1::GangObservation {
         pods_running: own.map_or(0, pods_running),
         reason,
         exit_code: verdict.map_or(0, |verdict| verdict.exit_code),
-        message: verdict.map_or(String::new(), |verdict| verdict.message.clone()),
+        message: words(gang, own),
         started_ms: millis(first),
         ended_ms: millis(gang.record.ended),
         checkpoint_ms: millis(own.and_then(|own| own.checkpoint)),
         ..v1::GangObservation::default()
     }
+}
+
+/// Words for a person: why it ends, or what keeps it from starting.
+fn words(gang: &Gang, own: Option<&GangSeen>) -> String {
+    if let Some(verdict) = &gang.record.verdict {
+        return verdict.message.clone();
+    }
+    let pods = own.into_iter().flat_map(|own| &own.pods);
+    let waiting = pods
+        .filter(|pod| !pod.waits_for.is_empty())
+        .min_by_key(|pod| &pod.name);
+    waiting.map_or_else(String::new, |pod| {
+        format!("pod {} on node {}: {}", pod.name, pod.node, pod.waits_for)
+    })
 }
 
 fn older_observation(view: &View, older: &GangSeen) -> v1::GangObservation {

@@ -20,7 +20,7 @@ use meridian_api::units::{Millis, UnixMillis};
 use meridian_proto::v1::GangStep;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{GangKey, GangSeen, PodPhase, PodSeen};
+use crate::backend::{GangKey, GangSeen, PodPhase, PodSeen, Success};
 use crate::orders::RunOrder;
 
 /// Times that a gang is placed under one epoch before it is given back to the hub: a node that
@@ -56,6 +56,8 @@ pub enum Failure {
     Interrupted,
     /// The cluster refuses its pods as they are written.
     Misconfigured,
+    /// The cluster lacks something that the job names.
+    DependencyMissing,
 }
 
 impl fmt::Display for Failure {
@@ -219,11 +221,8 @@ pub(crate) fn step(gang: &Gang, sight: &Sight<'_>, now: UnixMillis) -> Turn {
         forget(gang, sight, &mut turn);
         return turn;
     }
-    if let Some(own) = sight.own
-        && matches!(turn.phase, Phase::Waiting | Phase::Binding)
-    {
-        turn.phase = Phase::Live;
-        turn.attempt = own.attempt;
+    if let Some(own) = sight.own {
+        meet(gang.record.desired, own, &mut turn);
     }
     if turn.verdict.is_none() {
         turn.verdict = judge(gang, turn.phase, sight, now);
@@ -237,6 +236,18 @@ pub(crate) fn step(gang: &Gang, sight: &Sight<'_>, now: UnixMillis) -> Turn {
     }
     turn.wake = next_deadline(gang, sight.own);
     turn
+}
+
+/// Takes in that the gang is there. A bind that another life of the agent left half done is
+/// undone and made again; one of this life goes on.
+fn meet(desired: Desired, own: &GangSeen, turn: &mut Turn) {
+    turn.phase = match turn.phase {
+        Phase::Waiting if desired == Desired::Run && !own.complete => Phase::PlaceAgain,
+        Phase::Binding if !own.complete => return,
+        Phase::Waiting | Phase::Binding => Phase::Live,
+        Phase::Live | Phase::PlaceAgain => return,
+    };
+    turn.attempt = own.attempt;
 }
 
 /// Brings a wanted gang one step closer to running.
@@ -346,6 +357,21 @@ pub(crate) fn started(own: &GangSeen) -> Option<UnixMillis> {
     own.pods.iter().filter_map(|pod| pod.started).min()
 }
 
+/// True when it has done what it is for.
+fn succeeded(own: &GangSeen) -> bool {
+    let well = |pod: &PodSeen| pod.phase == PodPhase::Succeeded;
+    match &own.terms.success {
+        Success::All => !own.pods.is_empty() && own.pods.iter().all(well),
+        Success::Leader { role } => {
+            let mut leaders = own
+                .pods
+                .iter()
+                .filter(|pod| pod.role == *role && pod.rank == 0);
+            leaders.any(well)
+        }
+    }
+}
+
 /// True when every member runs, or has run and ended well.
 fn running(own: &GangSeen) -> bool {
     let runs = |pod: &PodSeen| matches!(pod.phase, PodPhase::Running | PodPhase::Succeeded);
@@ -363,10 +389,7 @@ fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Optio
         started,
     };
     let failed = |failure, message| Some(verdict(End::Failed(failure), 0, message));
-    if let Some(own) = sight.own
-        && !own.pods.is_empty()
-        && own.pods.iter().all(|pod| pod.phase == PodPhase::Succeeded)
-    {
+    if sight.own.is_some_and(succeeded) {
         return Some(verdict(End::Succeeded, 0, String::new()));
     }
     match record.desired {
@@ -423,11 +446,24 @@ fn failed_pod(own: &GangSeen, attempt: u32) -> Option<Verdict> {
         && !(own.stopping && rejection(own).is_some())
     {
         let failure = match (reason.as_str(), pod.started) {
-            ("NodeLost" | "DeviceFailed", _) => Failure::NodeLost,
+            ("NodeLost" | "NodeShutdown" | "DeviceFailed", _) => Failure::NodeLost,
+            ("Removed" | "Evicted", _) => Failure::Interrupted,
             (_, None) => Failure::PlacementRefused,
             (_, Some(_)) => Failure::ExitCode,
         };
         return Some(verdict(failure, *exit_code, pod, reason));
+    }
+    let broken = own.pods.iter().find_map(|pod| match &pod.phase {
+        PodPhase::Broken { reason } => Some((pod, reason)),
+        PodPhase::Pending
+        | PodPhase::Rejected { .. }
+        | PodPhase::Bound
+        | PodPhase::Running
+        | PodPhase::Succeeded
+        | PodPhase::Failed { .. } => None,
+    });
+    if let Some((pod, reason)) = broken {
+        return Some(verdict(Failure::NodeLost, 0, pod, reason));
     }
     let pod = rejection(own).filter(|_| attempt + 1 >= MAX_ATTEMPTS)?;
     let PodPhase::Rejected { reason } = &pod.phase else {

@@ -38,7 +38,10 @@ fn terms() -> GangTerms {
 fn pod(rank: u32, phase: PodPhase) -> PodSeen {
     let started = match phase {
         PodPhase::Pending | PodPhase::Bound | PodPhase::Rejected { .. } => None,
-        PodPhase::Running | PodPhase::Succeeded | PodPhase::Failed { .. } => Some(ACCEPTED),
+        PodPhase::Running
+        | PodPhase::Broken { .. }
+        | PodPhase::Succeeded
+        | PodPhase::Failed { .. } => Some(ACCEPTED),
     };
     PodSeen {
         name: format!("p{rank}"),
@@ -48,6 +51,7 @@ fn pod(rank: u32, phase: PodPhase) -> PodSeen {
         request: Resources::default(),
         ended: phase.ended().then_some(UnixMillis(1_000_000)),
         started,
+        waits_for: String::new(),
         phase,
     }
 }
@@ -60,6 +64,7 @@ fn seen(epoch: u64, stopping: bool, phases: &[PodPhase]) -> GangSeen {
     GangSeen {
         key: key(epoch),
         attempt: 0,
+        complete: true,
         terms: terms(),
         stopping,
         pods: pods.collect(),
@@ -80,6 +85,12 @@ fn rejected_pod() -> PodPhase {
     }
 }
 
+fn broken_pod() -> PodPhase {
+    PodPhase::Broken {
+        reason: "NodeLost".to_owned(),
+    }
+}
+
 fn order() -> Arc<RunOrder> {
     Arc::new(RunOrder {
         key: key(2),
@@ -89,6 +100,7 @@ fn order() -> Arc<RunOrder> {
         roles: Vec::new(),
         place_timeout: PLACE_TIMEOUT,
         labels: indexmap::IndexMap::new(),
+        workload: crate::backend::Workload::default(),
         traceparent: String::new(),
     })
 }
@@ -127,6 +139,7 @@ fn sightings() -> Vec<Option<GangSeen>> {
         rejected_pod(),
         PodPhase::Bound,
         PodPhase::Running,
+        broken_pod(),
         PodPhase::Succeeded,
         failed(1),
     ];

@@ -15,7 +15,7 @@ use meridian_proto::v1;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::backend::{GangKey, GangTerms, RoleOrder};
+use crate::backend::{GangKey, GangTerms, RoleOrder, Success, Workload};
 
 /// Most pods of one gang: the largest jobs published ran on some 24,000 GPUs, with a pod per GPU.
 const MAX_PODS: u64 = 32_768;
@@ -45,6 +45,8 @@ pub(crate) struct RunOrder {
     pub(crate) place_timeout: Millis,
     /// Labels of every pod.
     pub(crate) labels: IndexMap<String, String>,
+    /// What the job says beside its pods.
+    pub(crate) workload: Workload,
     /// W3C trace context of the submit.
     pub(crate) traceparent: String,
 }
@@ -212,14 +214,26 @@ fn run(
             job: placement.job.clone(),
             grace,
             max_runtime: nonzero(placement.max_runtime_ms),
+            success: Success::All,
         },
         shape: GangShape { roles: shapes },
         pods: placement.roles.iter().map(|role| role.pods).collect(),
         roles,
         place_timeout: nonzero(placement.place_timeout_ms).unwrap_or(DEFAULT_PLACE_TIMEOUT),
         labels: placement.labels.clone().into_iter().collect(),
+        workload: workload(placement),
         traceparent: placement.traceparent.clone(),
     })
+}
+
+/// What the job says beside its pods.
+fn workload(placement: &v1::PlacementIntent) -> Workload {
+    Workload {
+        tenant: placement.tenant.clone(),
+        class: placement.workload_class.clone(),
+        priority: placement.priority,
+        ..Workload::default()
+    }
 }
 
 fn check_size(placement: &v1::PlacementIntent) -> Result<(), Malformed> {

@@ -310,7 +310,8 @@ pub(crate) fn plus(a: Resources, b: Resources) -> Resources {
 }
 
 /// Difference that stops at zero.
-fn minus(a: Resources, b: Resources) -> Resources {
+#[must_use]
+pub(crate) fn minus(a: Resources, b: Resources) -> Resources {
     Resources {
         gpus: a.gpus.saturating_sub(b.gpus),
         cpu: a.cpu.saturating_sub(b.cpu),

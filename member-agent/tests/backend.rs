@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 use meridian_agent::Inventory;
 use meridian_agent::backend::{
     BackendError, ClusterBackend, ClusterEvent, GangKey, GangOrder, GangSeen, GangTerms,
-    MemberOrder, NodeHealth, Observation, PodPhase, RoleOrder, Stopped,
+    MemberOrder, NodeHealth, Observation, PodPhase, RoleOrder, Stopped, Success, Workload,
 };
 use meridian_agent::simulated::{Api, IGNORES_SIGTERM, Profile, RUNTIME, SimulatedCluster, Truth};
 use meridian_api::ids::{Epoch, GangId, Uid};
@@ -134,10 +134,12 @@ fn order(key: GangKey, gpus: u64, nodes: &[&str], template: Value) -> GangOrder 
             job: "train".to_owned(),
             grace: Millis::seconds(30),
             max_runtime: None,
+            success: Success::All,
         },
         roles: vec![role],
         members: (0..).zip(nodes).map(member).collect(),
         labels: IndexMap::new(),
+        workload: Workload::default(),
         traceparent: String::new(),
     }
 }

@@ -13,7 +13,7 @@ use futures::StreamExt as _;
 use meridian_agent::Inventory;
 use meridian_agent::backend::{
     ClusterBackend as _, ClusterEvent, GangKey, GangOrder, GangTerms, MemberOrder, PodPhase,
-    RoleOrder,
+    RoleOrder, Workload,
 };
 use meridian_agent::simulated::{
     Keeper, Profile, RUNTIME, SimulatedBackend, SimulatedCluster, Truth, TruthEvent,
@@ -54,6 +54,7 @@ fn order() -> GangOrder {
         }],
         members: (0..2).map(member).collect(),
         labels: indexmap::IndexMap::new(),
+        workload: Workload::default(),
         traceparent: String::new(),
     }
 }

@@ -1,3 +1,218 @@
 //! A real member cluster behind the Kubernetes API.
+//!
+//! Owns the Kubernetes side of `ClusterBackend`: a gang becomes an owner object, a headless
+//! Service, a gate and pods that the agent binds itself. Never touches an object that it did not
+//! make, never believes anything gone that the API did not say is gone, and never decides what
+//! runs.
+//!
+//! ```text
+//! bind   claim (owner object, one per gang) → Service → pods, unbound → bindings → "complete"
+//! watch  every pod admitted by its kubelet → gate → containers start, all of them
+//! stop   "stopping" in the owner object → pods end, with grace → Service, gate, owner go
+//! ```
+//!
+//! - **The fence** is the owner object. Its name is the gang's, so two epochs of a gang cannot both
+//!   have one, and every write to it compares its version.
+//! - **The gate** is named after the UID of the owner object. What an unanswered bind leaves
+//!   behind mounts a gate that never comes: it cannot start, whenever it arrives.
+//! - **A step done again** meets what it made and goes on from there.
 
+mod bind;
+mod check;
+mod client;
+mod environment;
+mod gate;
+mod index;
 pub mod inventory;
+mod manifest;
+pub mod names;
+mod options;
+mod phase;
+mod record;
+mod resize;
+mod stop;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use futures::FutureExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use meridian_api::ids::GangId;
+use meridian_api::units::{Millis, UnixMillis};
+use serde_json::json;
+
+pub use options::{
+    Hook, KubernetesOptions, MACHINE_GONE_AFTER, NODE_LOST_AFTER, REQUEST_LIMIT, Step,
+};
+
+use crate::backend::{
+    BackendError, ClusterBackend, GangKey, GangOrder, GangSeen, Observation, Stopped,
+};
+use client::{Cluster, Trouble};
+use index::Index;
+
+/// The member cluster behind one Kubernetes API. Cheap to clone.
+#[derive(Clone)]
+pub struct KubernetesBackend {
+    cluster: Cluster,
+    options: std::sync::Arc<KubernetesOptions>,
+    /// Namespaces of gangs that were seen or bound: what is asked about them need not look
+    /// through the whole cluster.
+    homes: std::sync::Arc<Mutex<BTreeMap<GangId, String>>>,
+}
+
+/// A whole listing, and where watches of it begin.
+struct Look {
+    index: Index,
+    configs: String,
+    pods: String,
+    nodes: String,
+}
+
+impl KubernetesBackend {
+    /// The backend. Nothing is asked of the API before the first call.
+    #[must_use]
+    pub fn new(options: KubernetesOptions) -> Self {
+        let cluster = Cluster::new(
+            options.client.clone(),
+            options.clock.clone(),
+            options.request_limit,
+        );
+        Self {
+            cluster,
+            options: std::sync::Arc::new(options),
+            homes: std::sync::Arc::default(),
+        }
+    }
+
+    fn home(&self, gang: GangId) -> Option<String> {
+        let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        homes.get(&gang).cloned()
+    }
+
+    fn settle_in(&self, gang: GangId, namespace: &str) {
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        homes.insert(gang, namespace.to_owned());
+    }
+
+    fn move_out(&self, gang: GangId) {
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        homes.remove(&gang);
+    }
+
+    /// Where the objects of a gang are looked for.
+    fn around<K>(&self, gang: GangId) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    {
+        match self.home(gang) {
+            Some(namespace) => self.cluster.within(&namespace),
+            None => self.cluster.everywhere(),
+        }
+    }
+
+    /// The owner object of a gang, as the cluster has it at this moment.
+    async fn read_owner(
+        &self,
+        namespace: &str,
+        gang: GangId,
+    ) -> Result<Option<ConfigMap>, Trouble> {
+        let api: Api<ConfigMap> = self.cluster.within(namespace);
+        client::found(self.cluster.call(api.get(&names::owner(gang))).await)
+    }
+
+    /// Owner objects first: a pod that is missing from the later listing was there before.
+    async fn look(&self) -> Result<Look, Trouble> {
+        let ours = ListParams::default().labels(&watch::ours());
+        let all = ListParams::default();
+        let cluster = &self.cluster;
+        let (owners, configs) = cluster
+            .list(&cluster.everywhere::<ConfigMap>(), &ours)
+            .await?;
+        let (listed, pods) = cluster.list(&cluster.everywhere::<Pod>(), &all).await?;
+        let (hosts, nodes) = cluster.list(&cluster.global::<Node>(), &all).await?;
+        let mut index = Index::new(&self.options);
+        index.load(&hosts, &listed, &owners, cluster.clock().boot());
+        for (gang, namespace) in index.homes() {
+            self.settle_in(gang, namespace);
+        }
+        Ok(Look {
+            index,
+            configs,
+            pods,
+            nodes,
+        })
+    }
+
+    async fn ask_for_checkpoint(&self, key: GangKey, limit: Millis) -> Result<(), BackendError> {
+        let api: Api<Pod> = self.around(key.gang);
+        let of_key = ListParams::default().labels(&names::of_key(key));
+        let (pods, _) = self.cluster.list(&api, &of_key).await?;
+        if pods.is_empty() {
+            return Err(BackendError::NotFound(key));
+        }
+        let UnixMillis(now) = self.cluster.clock().wall();
+        let by = now.saturating_add(i64::try_from(limit.0).unwrap_or(i64::MAX));
+        let by = jiff::Timestamp::from_millisecond(by).unwrap_or(jiff::Timestamp::MAX);
+        let patch = json!({"metadata": {"annotations": {names::CHECKPOINT_BY: by.to_string()}}});
+        self.annotate(pods, &patch).await?;
+        Ok(())
+    }
+
+    /// Changes annotations of pods; one that went away meanwhile needs none.
+    async fn annotate(&self, pods: Vec<Pod>, patch: &serde_json::Value) -> Result<(), Trouble> {
+        let patch = Patch::Merge(patch);
+        let patch = &patch;
+        let change = |pod: Pod| {
+            let change = async move {
+                let namespace = pod.metadata.namespace.unwrap_or_default();
+                let name = pod.metadata.name.unwrap_or_default();
+                let api: Api<Pod> = self.cluster.within(&namespace);
+                let params = PatchParams {
+                    field_manager: Some(names::MANAGER.to_owned()),
+                    ..PatchParams::default()
+                };
+                let change = api.patch_metadata(&name, &params, patch);
+                client::found(self.cluster.call(change).await)
+            };
+            change.boxed()
+        };
+        self.cluster.each(pods, change).await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ClusterBackend for KubernetesBackend {
+    fn name(&self) -> &'static str {
+        "kubernetes"
+    }
+
+    async fn adopt(&self) -> Result<Vec<GangSeen>, BackendError> {
+        Ok(self.look().await?.index.snapshot().gangs)
+    }
+
+    async fn observe(&self) -> Result<Observation, BackendError> {
+        let look = self.look().await?;
+        Ok(watch::observation(self.clone(), look))
+    }
+
+    async fn bind(&self, order: &GangOrder) -> Result<(), BackendError> {
+        self.bind_gang(order).await
+    }
+
+    async fn resize(&self, order: &GangOrder) -> Result<(), BackendError> {
+        self.resize_gang(order).await
+    }
+
+    async fn request_checkpoint(&self, key: GangKey, limit: Millis) -> Result<(), BackendError> {
+        self.ask_for_checkpoint(key, limit).await
+    }
+
+    async fn stop(&self, key: GangKey, grace: Millis) -> Result<Stopped, BackendError> {
+        Ok(self.stop_gang(key, grace).await?)
+    }
+}

@@ -429,7 +429,10 @@ impl State {
                     },
                 );
             }
-            PodPhase::Rejected { .. } | PodPhase::Succeeded | PodPhase::Failed { .. } => {}
+            PodPhase::Broken { .. }
+            | PodPhase::Rejected { .. }
+            | PodPhase::Succeeded
+            | PodPhase::Failed { .. } => {}
         }
     }
 

@@ -205,10 +205,12 @@ impl State {
             phase: pod.phase.clone(),
             started: pod.started,
             ended: pod.ended,
+            waits_for: String::new(),
         };
         Some(GangSeen {
             key,
             attempt: gang.attempt,
+            complete: true,
             terms: gang.terms.clone(),
             stopping: gang.stopping,
             pods: gang.pods.iter().map(pod).collect(),

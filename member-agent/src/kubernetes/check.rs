@@ -1,0 +1,268 @@
+//! What must hold before anything of a gang is made: checked against the cluster as it is, so that
+//! a gang that cannot start leaves nothing behind.
+//!
+//! Owns the room check, the dependencies, the namespace and the rehearsal of the pods. Never makes
+//! anything but a namespace and a priority class, which no gang owns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::FutureExt as _;
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{
+    Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, ValidationDirective,
+};
+use meridian_api::units::Resources;
+
+use super::KubernetesBackend;
+use super::client::{Trouble, found};
+use super::inventory::Inventory;
+use super::manifest::{self, Devices, Manifests};
+use super::names;
+use crate::backend::{BackendError, Dependency, DependencyKind, GangOrder, NodeHealth, NodeSeen};
+
+/// Up to this many hosts are read one by one; for more, one listing of everything is cheaper.
+const HOSTS_ONE_BY_ONE: usize = 64;
+/// The UID of an owner object that is only rehearsed.
+const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// The hosts of an order as the cluster has them at this moment.
+pub(super) struct Site {
+    inventory: Inventory,
+    hosts: BTreeSet<String>,
+}
+
+impl KubernetesBackend {
+    /// Reads the hosts of an order with everything on them but the gang's own pods.
+    pub(super) async fn survey(&self, order: &GangOrder) -> Result<Site, BackendError> {
+        let members = order.members.iter();
+        let hosts: BTreeSet<&str> = members.map(|m| Inventory::host_of(&m.node)).collect();
+        let (nodes, pods) = if hosts.len() > HOSTS_ONE_BY_ONE {
+            self.survey_all().await?
+        } else {
+            self.survey_each(&hosts).await?
+        };
+        let own = |pod: &Pod| {
+            let labels = pod.metadata.labels.as_ref();
+            labels
+                .and_then(names::key)
+                .is_some_and(|key| key.gang == order.key.gang)
+        };
+        let options = &self.options;
+        let mut inventory = Inventory::new(options.flavors.clone(), options.inventory.clone());
+        inventory.load(&nodes, pods.iter().map(|pod| (pod, own(pod))));
+        let names = nodes.into_iter().filter_map(|node| node.metadata.name);
+        Ok(Site {
+            inventory,
+            hosts: names.collect(),
+        })
+    }
+
+    async fn survey_all(&self) -> Result<(Vec<Node>, Vec<Pod>), Trouble> {
+        let (cluster, all) = (&self.cluster, ListParams::default());
+        let (nodes, _) = cluster.list(&cluster.global::<Node>(), &all).await?;
+        let (pods, _) = cluster.list(&cluster.everywhere::<Pod>(), &all).await?;
+        Ok((nodes, pods))
+    }
+
+    async fn survey_each(&self, hosts: &BTreeSet<&str>) -> Result<(Vec<Node>, Vec<Pod>), Trouble> {
+        let cluster = &self.cluster;
+        let nodes: Api<Node> = cluster.global();
+        let pods: Api<Pod> = cluster.everywhere();
+        let read = |host: String| {
+            let (nodes, pods) = (nodes.clone(), pods.clone());
+            let read = async move {
+                let on_it = ListParams::default().fields(&format!("spec.nodeName={host}"));
+                let node = found(cluster.call(nodes.get(&host)).await)?;
+                let (pods, _) = cluster.list(&pods, &on_it).await?;
+                Ok((node, pods))
+            };
+            read.boxed()
+        };
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let read = cluster.each(hosts, read).await?;
+        let (nodes, pods): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+        Ok((
+            nodes.into_iter().flatten().collect(),
+            pods.into_iter().flatten().collect(),
+        ))
+    }
+
+    /// Everything that can be known to stand in the way, before anything is held.
+    pub(super) async fn prepare(
+        &self,
+        order: &GangOrder,
+        manifests: &Manifests<'_>,
+    ) -> Result<(), BackendError> {
+        self.namespace(&order.terms.namespace).await?;
+        let missing = self.missing(order).await?;
+        if !missing.is_empty() {
+            return Err(BackendError::Missing(missing));
+        }
+        if let Some(class) = manifests.priority_class() {
+            let api: Api<PriorityClass> = self.cluster.global();
+            self.cluster.ensure(&api, &class).await?;
+        }
+        self.rehearse(order, manifests).await
+    }
+
+    async fn namespace(&self, name: &str) -> Result<(), BackendError> {
+        let api: Api<Namespace> = self.cluster.global();
+        if found(self.cluster.call(api.get_metadata(name)).await)?.is_some() {
+            return Ok(());
+        }
+        if !self.options.create_namespaces {
+            return Err(BackendError::Invalid(format!(
+                "there is no namespace {name:?} and this agent makes none \
+                 (kubernetes.createNamespaces): create it in the member cluster"
+            )));
+        }
+        let labels = manifest::namespace_labels().into_iter();
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let namespace = Namespace {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(labels.collect()),
+                ..ObjectMeta::default()
+            },
+            ..Namespace::default()
+        };
+        tracing::info!(namespace = name, "making the namespace of a job");
+        Ok(self.cluster.ensure(&api, &namespace).await?)
+    }
+
+    /// What the order names and the cluster lacks. Only metadata is read, never a Secret.
+    async fn missing(&self, order: &GangOrder) -> Result<Vec<Dependency>, Trouble> {
+        let namespace = order.terms.namespace.as_str();
+        let mut needed = order.workload.dependencies.clone();
+        needed.retain(|dependency| {
+            let carried = order.workload.carried.iter();
+            let mut same = carried.filter(|carried| carried.name == dependency.name);
+            dependency.kind != DependencyKind::ConfigMap || same.next().is_none()
+        });
+        let look = |dependency: Dependency| {
+            let look = async move {
+                let name = dependency.name.as_str();
+                let there = match dependency.kind {
+                    DependencyKind::ConfigMap => self.has::<ConfigMap>(namespace, name).await,
+                    DependencyKind::Secret => self.has::<Secret>(namespace, name).await,
+                    DependencyKind::ServiceAccount => {
+                        self.has::<ServiceAccount>(namespace, name).await
+                    }
+                    DependencyKind::PersistentVolumeClaim => {
+                        self.has::<PersistentVolumeClaim>(namespace, name).await
+                    }
+                };
+                Ok((!there?).then_some(dependency))
+            };
+            look.boxed()
+        };
+        let missing = self.cluster.each(needed, look).await?;
+        Ok(missing.into_iter().flatten().collect())
+    }
+
+    async fn has<K>(&self, namespace: &str, name: &str) -> Result<bool, Trouble>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+    {
+        let api: Api<K> = self.cluster.within(namespace);
+        Ok(found(self.cluster.call(api.get_metadata(name)).await)?.is_some())
+    }
+
+    /// Shows the first pod of each role to the API server without making it: what it or a webhook
+    /// refuses, and a field that it does not know, is refused before anything is there.
+    async fn rehearse(
+        &self,
+        order: &GangOrder,
+        manifests: &Manifests<'_>,
+    ) -> Result<(), BackendError> {
+        let mut owner = manifests.owner();
+        owner.metadata.uid = Some(NO_UID.to_owned());
+        let world = manifests.world();
+        let first = |role| world.iter().position(|member| member.role == role);
+        let firsts = (0..order.roles.len()).filter_map(first);
+        let pods = firsts.map(|at| manifests.pod(at, &owner)).collect();
+        let api = self.raw_pods(&order.terms.namespace);
+        let params = PatchParams {
+            dry_run: true,
+            force: true,
+            field_manager: Some(names::MANAGER.to_owned()),
+            field_validation: Some(ValidationDirective::Strict),
+        };
+        let show = |pod: manifest::PodManifest| {
+            let (api, params) = (api.clone(), params.clone());
+            let show = async move {
+                let body = Patch::Apply(&pod.body);
+                let shown = api.patch(&pod.name, &params, &body);
+                self.cluster.call(shown).await.map(drop)
+            };
+            show.boxed()
+        };
+        self.cluster.each(pods, show).await?;
+        Ok(())
+    }
+
+    /// Pods as plain JSON: a field of a template that is younger than this build is passed on.
+    pub(super) fn raw_pods(&self, namespace: &str) -> Api<DynamicObject> {
+        let kind = ApiResource::erase::<Pod>(&());
+        Api::namespaced_with(self.cluster.client(), namespace, &kind)
+    }
+}
+
+impl Site {
+    /// The device words of the pool that the order goes to.
+    pub(super) fn devices(&self, order: &GangOrder) -> Devices {
+        let (pools, _) = self.inventory.snapshot();
+        let pool = pools.iter().find(|pool| pool.name == order.terms.pool);
+        pool.map_or_else(Devices::default, |pool| Devices {
+            resource: self.inventory.resource_of(&pool.flavor).map(str::to_owned),
+            tolerations: self.inventory.tolerations_of(&pool.flavor),
+        })
+    }
+
+    /// Whether each node still has the room that the order counts on. `skip` leaves out members
+    /// that are there already.
+    pub(super) fn check_room(
+        &self,
+        order: &GangOrder,
+        skip: impl Fn(&crate::backend::MemberOrder) -> bool,
+    ) -> Result<(), BackendError> {
+        let (_, nodes) = self.inventory.snapshot();
+        let nodes: BTreeMap<&str, &NodeSeen> = nodes
+            .iter()
+            .map(|node| (node.name.as_str(), node))
+            .collect();
+        let mut asked: BTreeMap<&str, Resources> = BTreeMap::new();
+        for member in order.members.iter().filter(|member| !skip(member)) {
+            let role = order.roles.get(member.role);
+            let request = role.map_or_else(Resources::default, |role| role.request);
+            let sum = asked.entry(&member.node).or_default();
+            *sum = crate::view::plus(*sum, request);
+        }
+        for (name, sum) in asked {
+            let host = Inventory::host_of(name);
+            if !self.hosts.contains(host) {
+                return Err(BackendError::Invalid(format!("there is no node {host:?}")));
+            }
+            let Some(node) = nodes.get(name) else {
+                return Err(BackendError::NoRoom(format!("node {name} offers nothing")));
+            };
+            if node.health != NodeHealth::Ready {
+                let words = format!("node {name} is {:?}", node.health);
+                return Err(BackendError::NoRoom(words));
+            }
+            let free = crate::view::minus(node.allocatable, node.foreign);
+            if sum.gpus > free.gpus || sum.cpu > free.cpu || sum.memory > free.memory {
+                return Err(BackendError::NoRoom(format!(
+                    "node {name} has {} GPUs, {} CPU, {} memory free, the gang asks for {}, {}, {}",
+                    free.gpus, free.cpu, free.memory, sum.gpus, sum.cpu, sum.memory
+                )));
+            }
+        }
+        Ok(())
+    }
+}

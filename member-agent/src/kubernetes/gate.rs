@@ -1,0 +1,109 @@
+//! What follows from what the watch shows, without anybody's order.
+//!
+//! Owns the three chores of the cluster's state: open the gate of a gang that is whole, remove
+//! what is left of one that has stopped, and give up pods of dead machines. They are done while
+//! the cluster is observed, by whichever life of the agent observes it, so none of them is lost
+//! with a process. Never starts or stops a gang.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::Api;
+
+use super::KubernetesBackend;
+use super::client::{Trouble, found};
+use super::manifest;
+use super::options::Step;
+use super::record::Record;
+use crate::backend::GangKey;
+
+/// One chore.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Chore {
+    /// Every member is admitted: user code may start.
+    Open {
+        /// Which gang.
+        key: GangKey,
+        /// Its namespace.
+        namespace: String,
+    },
+    /// It was asked to stop and has no pod: the rest goes.
+    Collect {
+        /// Which gang.
+        key: GangKey,
+    },
+    /// Its pod was asked to end and its machine is given up: no kubelet will say that it ended.
+    Bury {
+        /// Which gang.
+        key: GangKey,
+        /// Namespace of the pod.
+        namespace: String,
+        /// Its name.
+        pod: String,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+impl KubernetesBackend {
+    pub(super) async fn attend(&self, chore: &Chore) -> Result<(), Trouble> {
+        match chore {
+            Chore::Open { key, namespace } => self.open_gate(*key, namespace).await,
+            Chore::Collect { key } => self.collect(*key).await,
+            Chore::Bury {
+                key,
+                namespace,
+                pod,
+                uid,
+            } => self.bury(*key, namespace, pod, uid).await,
+        }
+    }
+
+    /// Lets user code start. The mark in the owner object comes first and is refused when a stop
+    /// was marked meanwhile: the two cannot both believe that they came first.
+    async fn open_gate(&self, key: GangKey, namespace: &str) -> Result<(), Trouble> {
+        let Some(mut owner) = self.read_owner(namespace, key.gang).await? else {
+            return Ok(());
+        };
+        let Some(mut record) = Record::read(&owner) else {
+            return Ok(());
+        };
+        if record.key != key || record.stopping || !record.complete {
+            return Ok(());
+        }
+        let api: Api<ConfigMap> = self.cluster.within(namespace);
+        if !record.open {
+            record.open = true;
+            owner.data = Some(record.data());
+            owner = match self.cluster.replace(&api, &owner).await {
+                Ok(owner) => owner,
+                // Whatever it was is seen in a moment, and judged again.
+                Err(Trouble::Changed | Trouble::NotFound) => return Ok(()),
+                Err(trouble) => return Err(trouble),
+            };
+            self.options.hook.passed(Step::GateMarked)?;
+        }
+        self.cluster
+            .ensure(&api, &manifest::gate(&record, &owner))
+            .await?;
+        tracing::info!(%key, "every member is admitted, user code may start");
+        self.options.hook.passed(Step::GateOpened)
+    }
+
+    /// Removes a pod whose kubelet will not do it.
+    async fn bury(
+        &self,
+        key: GangKey,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<(), Trouble> {
+        let api: Api<Pod> = self.cluster.within(namespace);
+        let Some(pod) = found(self.cluster.call(api.get(name)).await)? else {
+            return Ok(());
+        };
+        if pod.metadata.uid.as_deref() != Some(uid) || pod.metadata.deletion_timestamp.is_none() {
+            return Ok(());
+        }
+        tracing::warn!(%key, pod = name, "its machine is given up, the pod is removed");
+        self.cluster.delete(&api, &pod, Some(0)).await
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of gangs put together from what the cluster shows.

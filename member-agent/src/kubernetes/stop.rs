@@ -1,0 +1,195 @@
+//! The end of a gang, with proof.
+//!
+//! Owns the order of the steps: mark, ask, wait for the kubelets, remove, look again. Idempotent.
+//! `Gone` comes from a listing of the cluster's store that has neither a pod nor an owner object.
+//! Never removes a pod without its kubelet's word; giving up a dead machine is a chore of its own
+//! (see `gate`).
+
+use futures::FutureExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use kube::api::{Api, ListParams};
+use meridian_api::units::Millis;
+
+use super::KubernetesBackend;
+use super::client::Trouble;
+use super::manifest::grace_seconds;
+use super::names::{self, Part};
+use super::options::Step;
+use super::record::Record;
+use crate::backend::{GangKey, Stopped};
+
+/// Times that the mark is tried against writers that come between: a bind writes the owner object
+/// twice, a gate once.
+const MAX_TRIES: usize = 8;
+
+impl KubernetesBackend {
+    pub(super) async fn stop_gang(&self, key: GangKey, grace: Millis) -> Result<Stopped, Trouble> {
+        self.mark_stopping(key).await?;
+        self.options.hook.passed(Step::StopMarked)?;
+        let asked = self.ask_pods(key, grace_seconds(grace)).await?;
+        self.options.hook.passed(Step::PodsAsked)?;
+        if asked > 0 && !self.pods_of(key).await?.is_empty() {
+            return Ok(Stopped::Asked);
+        }
+        self.collect(key).await?;
+        let left = !self.pods_of(key).await?.is_empty() || !self.owners_of(key).await?.is_empty();
+        if left {
+            return Ok(Stopped::Asked);
+        }
+        self.move_out(key.gang);
+        Ok(Stopped::Gone)
+    }
+
+    /// Writes the wish into the owner object before any pod is asked: a bind or a gate that is
+    /// under way is refused its next write.
+    async fn mark_stopping(&self, key: GangKey) -> Result<(), Trouble> {
+        for _ in 0..MAX_TRIES {
+            let Some(mut owner) = self.owners_of(key).await?.pop() else {
+                return Ok(());
+            };
+            let Some(mut record) = Record::read(&owner) else {
+                return Ok(());
+            };
+            if record.stopping {
+                return Ok(());
+            }
+            record.stopping = true;
+            owner.data = Some(record.data());
+            let namespace = owner.metadata.namespace.clone().unwrap_or_default();
+            let api: Api<ConfigMap> = self.cluster.within(&namespace);
+            match self.cluster.replace(&api, &owner).await {
+                Ok(_) | Err(Trouble::NotFound) => return Ok(()),
+                Err(Trouble::Changed) => {}
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Err(Trouble::Away(format!(
+            "{key} changes faster than it can be stopped"
+        )))
+    }
+
+    /// SIGTERM to every pod that has not been asked to end within this grace. A pod that is not
+    /// bound, or has ended, goes at once. The number of pods that were there.
+    async fn ask_pods(&self, key: GangKey, grace: u32) -> Result<usize, Trouble> {
+        let pods = self.pods_of(key).await?;
+        let count = pods.len();
+        let mut unasked = pods;
+        unasked.retain(|pod| {
+            let meta = &pod.metadata;
+            let within = meta.deletion_grace_period_seconds.unwrap_or(i64::MAX);
+            meta.deletion_timestamp.is_none() || within > i64::from(grace)
+        });
+        let ask = |pod: Pod| {
+            let ask = async move {
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                let api: Api<Pod> = self.cluster.within(namespace);
+                self.cluster.delete(&api, &pod, Some(grace)).await
+            };
+            ask.boxed()
+        };
+        self.cluster.each(unasked, ask).await?;
+        Ok(count)
+    }
+
+    /// Removes what is left of a gang without pods; the owner object last, since it is the proof
+    /// of what is not yet gone.
+    pub(super) async fn collect(&self, key: GangKey) -> Result<(), Trouble> {
+        let of_key = ListParams::default().labels(&names::of_key(key));
+        let cluster = &self.cluster;
+        let (services, _) = cluster
+            .list(&self.around::<Service>(key.gang), &of_key)
+            .await?;
+        for service in &services {
+            let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+            cluster
+                .delete(&cluster.within::<Service>(namespace), service, None)
+                .await?;
+        }
+        let owners = self.owners_of(key).await?;
+        let (configs, _) = cluster
+            .list(&self.around::<ConfigMap>(key.gang), &of_key)
+            .await?;
+        for gate in configs.iter().filter(|config| is(config, Part::Gate)) {
+            let namespace = gate.metadata.namespace.as_deref().unwrap_or_default();
+            cluster
+                .delete(&cluster.within::<ConfigMap>(namespace), gate, None)
+                .await?;
+        }
+        self.let_go_of_carried(key, &owners).await?;
+        for owner in &owners {
+            let namespace = owner.metadata.namespace.as_deref().unwrap_or_default();
+            cluster
+                .delete(&cluster.within::<ConfigMap>(namespace), owner, None)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// ConfigMaps that the job brought along; gangs of one job share them.
+    async fn let_go_of_carried(&self, key: GangKey, owners: &[ConfigMap]) -> Result<(), Trouble> {
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let part = Part::Carried.label();
+        let carried = format!(
+            "{}={},{}={part}",
+            names::MANAGED_BY,
+            names::MANAGER,
+            names::PART
+        );
+        let carried = ListParams::default().labels(&carried);
+        let api = self.around::<ConfigMap>(key.gang);
+        let (configs, _) = self.cluster.list(&api, &carried).await?;
+        for config in &configs {
+            self.let_go(config, owners).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a ConfigMap that has no other owner than these, or their names from it.
+    async fn let_go(&self, config: &ConfigMap, owners: &[ConfigMap]) -> Result<(), Trouble> {
+        let ours = |uid: &str| {
+            owners
+                .iter()
+                .any(|o| o.metadata.uid.as_deref() == Some(uid))
+        };
+        let mut left = config.clone();
+        let references = left.metadata.owner_references.get_or_insert_default();
+        let before = references.len();
+        references.retain(|reference| !ours(&reference.uid));
+        let (others, named) = (references.len(), references.len() < before);
+        let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
+        let api: Api<ConfigMap> = self.cluster.within(namespace);
+        match (others, named) {
+            (0, true) => self.cluster.delete(&api, config, None).await,
+            (_, true) => match self.cluster.replace(&api, &left).await {
+                Ok(_) | Err(Trouble::NotFound) => Ok(()),
+                Err(trouble) => Err(trouble),
+            },
+            (_, false) => Ok(()),
+        }
+    }
+
+    pub(super) async fn pods_of(&self, key: GangKey) -> Result<Vec<Pod>, Trouble> {
+        let of_key = ListParams::default().labels(&names::of_key(key));
+        let (pods, _) = self.cluster.list(&self.around(key.gang), &of_key).await?;
+        Ok(pods)
+    }
+
+    pub(super) async fn owners_of(&self, key: GangKey) -> Result<Vec<ConfigMap>, Trouble> {
+        let part = Part::Owner.label();
+        let owner = format!("{},{}={part}", names::of_key(key), names::PART);
+        let owner = ListParams::default().labels(&owner);
+        let (owners, _) = self.cluster.list(&self.around(key.gang), &owner).await?;
+        Ok(owners)
+    }
+}
+
+fn is(config: &ConfigMap, part: Part) -> bool {
+    let label = config
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|l| l.get(names::PART));
+    label.is_some_and(|label| label == part.label())
+}

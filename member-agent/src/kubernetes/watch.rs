@@ -1,0 +1,285 @@
+//! The watches of a cluster, as one stream of changes.
+//!
+//! Owns three watches, of nodes, pods and the agent's own ConfigMaps, and the chores that follow
+//! from them. A watch that the API server ends in good order goes on where it was; one that breaks,
+//! or is too old to go on (410), ends the stream. Never decides what runs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Debug;
+
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
+use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::{Api, WatchEvent, WatchParams};
+use meridian_api::units::{BootMillis, Millis};
+use serde::de::DeserializeOwned;
+
+use super::client::{Trouble, trouble};
+use super::gate::Chore;
+use super::index::Index;
+use super::names::{self, Part};
+use super::{KubernetesBackend, Look};
+use crate::backend::{ClusterEvent, Observation};
+
+/// A chore that failed is done again after this: an API server that restarts takes seconds.
+const RETRY: Millis = Millis::seconds(1);
+/// Chores under way at once; the others wait for the next change.
+const MAX_CHORES: usize = 16;
+
+/// One change of one object.
+enum Word {
+    Node(Box<Node>),
+    NodeGone(Box<Node>),
+    Pod(Box<Pod>),
+    PodGone(Box<Pod>),
+    Config(Box<ConfigMap>),
+    ConfigGone(Box<ConfigMap>),
+}
+
+/// A word, or the end of a watch.
+type Words = BoxStream<'static, Result<Word, Trouble>>;
+
+/// Selects the agent's ConfigMaps that are watched.
+pub(super) fn ours() -> String {
+    format!(
+        "{}={},{} in ({},{})",
+        names::MANAGED_BY,
+        names::MANAGER,
+        names::PART,
+        Part::Owner.label(),
+        Part::Gate.label()
+    )
+}
+
+/// A snapshot and every change after it.
+pub(super) fn observation(backend: KubernetesBackend, look: Look) -> Observation {
+    let cluster = &backend.cluster;
+    let words: [Words; 3] = [
+        follow(
+            cluster.global::<Node>(),
+            WatchParams::default(),
+            look.nodes,
+            |node| Word::Node(Box::new(node)),
+            |node| Word::NodeGone(Box::new(node)),
+        ),
+        follow(
+            cluster.everywhere::<Pod>(),
+            WatchParams::default(),
+            look.pods,
+            |pod| Word::Pod(Box::new(pod)),
+            |pod| Word::PodGone(Box::new(pod)),
+        ),
+        follow(
+            cluster.everywhere::<ConfigMap>(),
+            WatchParams::default().labels(&ours()),
+            look.configs,
+            |config| Word::Config(Box::new(config)),
+            |config| Word::ConfigGone(Box::new(config)),
+        ),
+    ];
+    let snapshot = look.index.snapshot();
+    let watch = Watch {
+        backend,
+        index: look.index,
+        words: futures::stream::select_all(words),
+        ready: VecDeque::new(),
+        under_way: FuturesUnordered::new(),
+        busy: BTreeSet::new(),
+        later: BTreeMap::new(),
+    };
+    let changes = futures::stream::unfold(watch, Watch::next);
+    Observation {
+        snapshot,
+        changes: changes.boxed(),
+    }
+}
+
+/// The state of one observation.
+struct Watch {
+    backend: KubernetesBackend,
+    index: Index,
+    words: SelectAll<Words>,
+    ready: VecDeque<ClusterEvent>,
+    under_way: FuturesUnordered<BoxFuture<'static, (Chore, Result<(), Trouble>)>>,
+    busy: BTreeSet<Chore>,
+    /// Chores that failed, and when they are tried again.
+    later: BTreeMap<Chore, BootMillis>,
+}
+
+impl Watch {
+    /// The next change, or `None` when a watch broke.
+    async fn next(mut self) -> Option<(ClusterEvent, Self)> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some((event, self));
+            }
+            let clock = self.backend.cluster.clock().clone();
+            self.start_chores(clock.boot());
+            let alarm = self.next_alarm(clock.boot());
+            let alarm = async {
+                match alarm {
+                    Some(at) => clock.sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some((chore, done)) = self.under_way.next(), if !self.under_way.is_empty() => {
+                    self.finished(chore, done, clock.boot());
+                }
+                word = self.words.next() => match word {
+                    Some(Ok(word)) => self.take(word, clock.boot()),
+                    Some(Err(trouble)) => {
+                        tracing::warn!(?trouble, "a watch of the cluster broke");
+                        return None;
+                    }
+                    None => return None,
+                },
+                () = alarm => self.index.tick(clock.boot()),
+            }
+            let news = self.index.news();
+            self.ready.extend(news);
+        }
+    }
+
+    fn take(&mut self, word: Word, now: BootMillis) {
+        let index = &mut self.index;
+        let events = match word {
+            Word::Node(node) => index.apply_node(&node, now),
+            Word::NodeGone(node) => index.remove_node(&node, now),
+            Word::Pod(pod) => index.apply_pod(&pod),
+            Word::PodGone(pod) => index.remove_pod(&pod),
+            Word::Config(config) => {
+                index.apply_config(&config);
+                Vec::new()
+            }
+            Word::ConfigGone(config) => {
+                index.remove_config(&config);
+                Vec::new()
+            }
+        };
+        self.ready.extend(events);
+    }
+
+    fn start_chores(&mut self, now: BootMillis) {
+        self.later.retain(|_, at| *at > now);
+        for chore in self.index.chores(now) {
+            let waits = self.busy.contains(&chore) || self.later.contains_key(&chore);
+            if waits || self.busy.len() >= MAX_CHORES {
+                continue;
+            }
+            self.busy.insert(chore.clone());
+            let backend = self.backend.clone();
+            let work = async move {
+                let done = backend.attend(&chore).await;
+                (chore, done)
+            };
+            self.under_way.push(work.boxed());
+        }
+    }
+
+    fn finished(&mut self, chore: Chore, done: Result<(), Trouble>, now: BootMillis) {
+        self.busy.remove(&chore);
+        if let Err(trouble) = done {
+            tracing::warn!(?chore, ?trouble, "trying again");
+        }
+        // A chore that was done shows in the watch before this; if not, it is looked at again.
+        self.later.insert(chore, now.after(RETRY));
+    }
+
+    fn next_alarm(&self, now: BootMillis) -> Option<BootMillis> {
+        let later = self.later.values().copied();
+        later.chain(self.index.next_tick(now)).min()
+    }
+}
+
+/// Follows one kind of object from a version on.
+fn follow<K>(
+    api: Api<K>,
+    params: WatchParams,
+    version: String,
+    is: fn(K) -> Word,
+    gone: fn(K) -> Word,
+) -> Words
+where
+    K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let state = Follow {
+        api,
+        params,
+        version: Some(version),
+        stream: None,
+        is,
+        gone,
+    };
+    futures::stream::unfold(state, Follow::next).boxed()
+}
+
+struct Follow<K> {
+    api: Api<K>,
+    params: WatchParams,
+    /// The newest version that was seen; `None` when the watch broke.
+    version: Option<String>,
+    stream: Option<BoxStream<'static, Result<WatchEvent<K>, kube::Error>>>,
+    is: fn(K) -> Word,
+    gone: fn(K) -> Word,
+}
+
+impl<K> Follow<K>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    async fn next(mut self) -> Option<(Result<Word, Trouble>, Self)> {
+        loop {
+            let version = self.version.clone()?;
+            let stream = match &mut self.stream {
+                Some(stream) => stream,
+                None => match self.api.watch(&self.params, &version).await {
+                    Ok(stream) => self.stream.insert(stream.boxed()),
+                    Err(error) => return Some(self.broken(trouble(&error))),
+                },
+            };
+            let event = match stream.next().await {
+                Some(Ok(event)) => event,
+                Some(Err(error)) => return Some(self.broken(trouble(&error))),
+                // The API server ends each watch after some minutes: it goes on from here.
+                None => {
+                    self.stream = None;
+                    continue;
+                }
+            };
+            let word = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    self.seen(&object);
+                    (self.is)(object)
+                }
+                WatchEvent::Deleted(object) => {
+                    self.seen(&object);
+                    (self.gone)(object)
+                }
+                WatchEvent::Bookmark(mark) => {
+                    self.version = Some(mark.metadata.resource_version);
+                    continue;
+                }
+                WatchEvent::Error(status) => {
+                    let words = format!("{} {}", status.code, status.message);
+                    return Some(self.broken(Trouble::Away(words)));
+                }
+            };
+            return Some((Ok(word), self));
+        }
+    }
+
+    fn seen(&mut self, object: &K) {
+        if let Some(version) = &object.meta().resource_version {
+            self.version = Some(version.clone());
+        }
+    }
+
+    fn broken(mut self, trouble: Trouble) -> (Result<Word, Trouble>, Self) {
+        self.version = None;
+        self.stream = None;
+        (Err(trouble), self)
+    }
+}
