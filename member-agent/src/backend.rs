@@ -72,10 +72,14 @@ pub struct Workload {
     pub class: String,
     /// Priority of that class.
     pub priority: i32,
+    /// Hardware of its pool; empty = the cluster looks it up.
+    pub flavor: String,
     /// Where its checkpoints lie; empty = it writes none.
     pub checkpoint_uri: String,
     /// Environment variable that names what to go on from; empty = none.
     pub resume_env: String,
+    /// Signal that asks user code to save and go; empty = SIGTERM.
+    pub stop_signal: String,
     /// What must be in the cluster before anything of it is made.
     pub dependencies: Vec<Dependency>,
     /// ConfigMaps that it brings along, and takes away with it.
@@ -113,17 +117,20 @@ impl std::fmt::Display for Dependency {
 }
 
 /// A ConfigMap that travels with a placement.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
     /// Its name.
     pub name: String,
     /// What it holds.
+    #[serde(default)]
     pub data: IndexMap<String, String>,
 }
 
 /// An object of the member cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
+    /// Its UID.
+    pub uid: String,
     /// Its namespace.
     pub namespace: String,
     /// Its name.

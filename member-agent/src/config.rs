@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::kubernetes::inventory::InventoryConfig;
+use crate::kubernetes::{MACHINE_GONE_AFTER, NODE_LOST_AFTER};
+
 /// Everything that can be set. Unknown fields are errors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -22,8 +25,12 @@ pub struct AgentConfig {
     /// Where `/healthz`, `/readyz` and `/metrics` are served; loopback only, since nobody is
     /// identified there. Port 0 picks a free one, which the log tells.
     pub metrics_listen: String,
+    /// What the member cluster is.
+    pub backend: BackendKind,
     /// The simulated cluster.
     pub simulated: SimulatedConfig,
+    /// The cluster behind a Kubernetes API.
+    pub kubernetes: KubernetesConfig,
     /// Logs and traces.
     pub telemetry: TelemetryConfig,
 }
@@ -35,8 +42,57 @@ impl Default for AgentConfig {
             hubs: vec!["127.0.0.1:7443".to_owned()],
             state_dir: PathBuf::from("meridian-agent"),
             metrics_listen: "127.0.0.1:0".to_owned(),
+            backend: BackendKind::default(),
             simulated: SimulatedConfig::default(),
+            kubernetes: KubernetesConfig::default(),
             telemetry: TelemetryConfig::default(),
+        }
+    }
+}
+
+/// What a member cluster is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum BackendKind {
+    /// Simulated beside the agent.
+    #[default]
+    Simulated,
+    /// Behind a Kubernetes API.
+    Kubernetes,
+}
+
+/// A cluster behind a Kubernetes API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct KubernetesConfig {
+    /// Kubeconfig with the credentials; absent = the service account of this pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of it; absent = its current one.
+    pub context: Option<String>,
+    /// Whether the namespace of a job is made when it is not there.
+    pub create_namespaces: bool,
+    /// Table of flavors (YAML) that goes before the one that ships.
+    pub flavors: Option<PathBuf>,
+    /// Pools, levels and taints.
+    pub inventory: InventoryConfig,
+    /// A node that is not ready for so long has lost its pods: their gangs are ended and started
+    /// again. Their old pods still count until their kubelet or the operator says that they ended.
+    pub node_lost_after_seconds: u64,
+    /// A node object that is gone, or has the taint `node.kubernetes.io/out-of-service`, for so
+    /// long takes the pods that were asked to end with it.
+    pub machine_gone_after_seconds: u64,
+}
+
+impl Default for KubernetesConfig {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            context: None,
+            create_namespaces: true,
+            flavors: None,
+            inventory: InventoryConfig::default(),
+            node_lost_after_seconds: NODE_LOST_AFTER.0 / 1000,
+            machine_gone_after_seconds: MACHINE_GONE_AFTER.0 / 1000,
         }
     }
 }
@@ -145,8 +201,10 @@ impl AgentConfig {
             let must = "one or more of host:port, --hub HOST:PORT";
             return wrong("hubs", &self.hubs.join(","), must);
         }
-        if self.simulated.inventory.is_none() {
-            let must = "this build knows simulated clusters only, --inventory FILE";
+        let simulated = self.backend == BackendKind::Simulated;
+        if simulated && self.simulated.inventory.is_none() {
+            let must = "describe the simulated cluster, --inventory FILE, \
+                        or use a real one, --backend kubernetes";
             return wrong("simulated.inventory", "", must);
         }
         if self.simulated.history.is_some() && self.simulated.state.is_none() {
@@ -198,6 +256,16 @@ mod tests {
             fault(|config| config.metrics_listen = "0.0.0.0:1".to_owned()).contains("loopback")
         );
         assert!(fault(|config| config.simulated.inventory = None).contains("--inventory FILE"));
+        let real = |config: &mut AgentConfig| {
+            config.simulated.inventory = None;
+            config.backend = BackendKind::Kubernetes;
+        };
+        let mut kubernetes = good();
+        real(&mut kubernetes);
+        assert!(
+            kubernetes.check().is_ok(),
+            "a real cluster needs no inventory"
+        );
         let lone = |config: &mut AgentConfig| config.simulated.history = Some("h".into());
         assert!(fault(lone).contains("--simulated-state FILE"));
     }

@@ -1,4 +1,4 @@
-//! The agent's process: configuration, state folder, simulated cluster, signals.
+//! The agent's process: configuration, state folder, member cluster, signals.
 //!
 //! Owns the order of start and stop. Everything else is the library's.
 
@@ -9,10 +9,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 use fs4::fs_std::FileExt as _;
-use meridian_agent::config::{self, AgentConfig};
+use meridian_agent::config::{self, AgentConfig, BackendKind};
+use meridian_agent::kubernetes::{KubernetesBackend, connect};
 use meridian_agent::simulated::{Keeper, Profile};
 use meridian_agent::{
-    Agent, AgentHandle, AgentMetrics, AgentOptions, Inventory, SimulatedCluster, probes,
+    Agent, AgentHandle, AgentMetrics, AgentOptions, ClusterBackend, Inventory, SimulatedCluster,
+    probes,
 };
 use meridian_runtime::disk::FolderDisk;
 use meridian_runtime::network::Tcp;
@@ -37,6 +39,18 @@ struct Arguments {
     /// Folder of what must survive a crash
     #[arg(long, env = "MERIDIAN_AGENT_STATE_DIR")]
     state_dir: Option<PathBuf>,
+    /// What the member cluster is
+    #[arg(long, env = "MERIDIAN_AGENT_BACKEND", value_enum)]
+    backend: Option<Backend>,
+    /// Credentials for the API of a real cluster; without one, the service account of this pod
+    #[arg(long, env = "MERIDIAN_AGENT_KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig; without one, its current context
+    #[arg(long, env = "MERIDIAN_AGENT_CONTEXT")]
+    context: Option<String>,
+    /// Table of flavors (YAML) that goes before the one that ships
+    #[arg(long, env = "MERIDIAN_AGENT_FLAVORS")]
+    flavors: Option<PathBuf>,
     /// Pools and nodes of the simulated cluster (YAML)
     #[arg(long, env = "MERIDIAN_AGENT_INVENTORY")]
     inventory: Option<PathBuf>,
@@ -67,6 +81,15 @@ struct Arguments {
     /// Print the schema of the configuration file and exit
     #[arg(long)]
     print_schema: bool,
+}
+
+/// What the member cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// Described by an inventory, beside this process.
+    Simulated,
+    /// Behind a Kubernetes API.
+    Kubernetes,
 }
 
 /// How log lines look.
@@ -110,6 +133,16 @@ impl Arguments {
         simulated.state = or(&self.simulated_state, simulated.state.take());
         simulated.history = or(&self.simulated_history, simulated.history.take());
         simulated.seed = self.simulated_seed.unwrap_or(simulated.seed);
+        if let Some(backend) = self.backend {
+            config.backend = match backend {
+                Backend::Simulated => BackendKind::Simulated,
+                Backend::Kubernetes => BackendKind::Kubernetes,
+            };
+        }
+        let kubernetes = &mut config.kubernetes;
+        kubernetes.kubeconfig = or(&self.kubeconfig, kubernetes.kubeconfig.take());
+        kubernetes.flavors = or(&self.flavors, kubernetes.flavors.take());
+        kubernetes.context = self.context.clone().or(kubernetes.context.take());
         config.check()?;
         Ok(config)
     }
@@ -138,6 +171,9 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .map_err(|_| anyhow::anyhow!("another TLS library was chosen before"))?;
     let config = arguments.config()?;
     let _telemetry = telemetry::init(&TelemetryOptions {
         service: "meridian-agent",
@@ -168,7 +204,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         clock: clock.clone(),
         random: Random::from_machine(),
         disk: Arc::new(disk),
-        backend: Arc::new(cluster(&config, clock).await?),
+        backend: cluster(&config, clock).await?,
         tasks: tasks.clone(),
         metrics,
     })
@@ -205,8 +241,19 @@ fn lock(folder: &Path) -> anyhow::Result<std::fs::File> {
     Ok(file)
 }
 
+/// The member cluster. A real one need not answer yet: it is waited for.
+async fn cluster(config: &AgentConfig, clock: Clock) -> anyhow::Result<Arc<dyn ClusterBackend>> {
+    Ok(match config.backend {
+        BackendKind::Simulated => Arc::new(simulated(config, clock).await?),
+        BackendKind::Kubernetes => {
+            let options = connect::options(&config.kubernetes, clock).await?;
+            Arc::new(KubernetesBackend::new(options))
+        }
+    })
+}
+
 /// The simulated cluster, as it was kept or as the inventory describes it.
-async fn cluster(
+async fn simulated(
     config: &AgentConfig,
     clock: Clock,
 ) -> anyhow::Result<meridian_agent::simulated::SimulatedBackend> {

@@ -9,13 +9,16 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use meridian_api::units::{Millis, Resources};
-use meridian_policies::model::{GangShape, RoleShape};
+use meridian_policies::model::{GangShape, RoleShape, SliceShape};
 use meridian_proto::convert::{self, Malformed};
 use meridian_proto::v1;
+use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::backend::{GangKey, GangTerms, RoleOrder, Success, Workload};
+use crate::backend::{
+    Carried, Dependency, DependencyKind, GangKey, GangTerms, Origin, RoleOrder, Success, Workload,
+};
 
 /// Most pods of one gang: the largest jobs published ran on some 24,000 GPUs, with a pod per GPU.
 const MAX_PODS: u64 = 32_768;
@@ -95,10 +98,20 @@ pub(crate) enum BadOrder {
     /// Too many or too large templates for one intent.
     #[error("templates of this intent exceed {MAX_TEMPLATE_BYTES} bytes")]
     TooManyTemplates,
-    /// A topology rule names no role of the gang.
-    #[error("topology rule for role {0:?}, which the gang does not have")]
+    /// What the gang brings along did not come with the order.
+    #[error("the gang carries document {0}, which was not sent with it")]
+    UnknownCarried(String),
+    /// What the gang brings along is not understood.
+    #[error("the document {0} that the gang carries is wrong: {1}")]
+    MalformedCarried(String, String),
+    /// A rule names no role of the gang.
+    #[error("a rule for role {0:?}, which the gang does not have")]
     UnknownRole(String),
 }
+
+/// Most ConfigMaps that a job may carry, and most things that it may depend on: more than any
+/// job's author would write by hand.
+const MAX_NAMED: usize = 128;
 
 /// Pod templates of one intent, by SHA-256 of their canonical JSON.
 #[derive(Debug, Default)]
@@ -132,12 +145,29 @@ impl Templates {
     }
 
     fn get(&self, role: &v1::RoleIntent) -> Result<Arc<Value>, BadOrder> {
-        let known = <[u8; 32]>::try_from(role.template_sha256.as_ref());
-        let known = known.ok().and_then(|hash| self.known.get(&hash));
-        known.cloned().ok_or_else(|| BadOrder::UnknownTemplate {
+        let known = self.document(&role.template_sha256);
+        known.ok_or_else(|| BadOrder::UnknownTemplate {
             role: role.name.clone(),
             hash: hex(&role.template_sha256),
         })
+    }
+
+    fn document(&self, hash: &[u8]) -> Option<Arc<Value>> {
+        let hash = <[u8; 32]>::try_from(hash).ok()?;
+        self.known.get(&hash).cloned()
+    }
+
+    /// What a gang brings along.
+    fn carried(&self, hash: &[u8]) -> Result<Vec<Carried>, BadOrder> {
+        if hash.is_empty() {
+            return Ok(Vec::new());
+        }
+        let document = self.document(hash);
+        let document = document.ok_or_else(|| BadOrder::UnknownCarried(hex(hash)))?;
+        let carried: CarriedDocument = serde_json::from_value(Value::clone(&document))
+            .map_err(|error| BadOrder::MalformedCarried(hex(hash), error.to_string()))?;
+        at_most(carried.config_maps.len(), "placement.carried")?;
+        Ok(carried.config_maps)
     }
 }
 
@@ -205,6 +235,12 @@ fn run(
         let shape = shape.ok_or_else(|| BadOrder::UnknownRole(rule.role.clone()))?;
         let level = |name: &String| (!name.is_empty()).then(|| name.clone());
         (shape.required, shape.preferred) = (level(&rule.required), level(&rule.preferred));
+        shape.slice = level(&rule.slice_required)
+            .filter(|_| rule.slice_size > 0)
+            .map(|level| SliceShape {
+                pods: rule.slice_size,
+                level,
+            });
     }
     Ok(RunOrder {
         key,
@@ -214,26 +250,89 @@ fn run(
             job: placement.job.clone(),
             grace,
             max_runtime: nonzero(placement.max_runtime_ms),
-            success: Success::All,
+            success: success(placement)?,
         },
         shape: GangShape { roles: shapes },
         pods: placement.roles.iter().map(|role| role.pods).collect(),
         roles,
         place_timeout: nonzero(placement.place_timeout_ms).unwrap_or(DEFAULT_PLACE_TIMEOUT),
         labels: placement.labels.clone().into_iter().collect(),
-        workload: workload(placement),
+        workload: workload(placement, templates)?,
         traceparent: placement.traceparent.clone(),
     })
 }
 
 /// What the job says beside its pods.
-fn workload(placement: &v1::PlacementIntent) -> Workload {
-    Workload {
+fn workload(placement: &v1::PlacementIntent, templates: &Templates) -> Result<Workload, BadOrder> {
+    let checkpoint = placement.checkpoint.clone().unwrap_or_default();
+    let dependencies = placement.dependencies.iter().map(dependency);
+    at_most(placement.dependencies.len(), "placement.dependencies")?;
+    Ok(Workload {
         tenant: placement.tenant.clone(),
         class: placement.workload_class.clone(),
         priority: placement.priority,
-        ..Workload::default()
+        flavor: placement.flavor.clone(),
+        checkpoint_uri: checkpoint.uri,
+        resume_env: checkpoint.resume_env,
+        stop_signal: checkpoint.signal,
+        dependencies: dependencies.collect::<Result<_, Malformed>>()?,
+        carried: templates.carried(&placement.carried_sha256)?,
+        origin: placement.origin.as_ref().map(|origin| Origin {
+            uid: origin.uid.clone(),
+            namespace: origin.namespace.clone(),
+            name: origin.name.clone(),
+        }),
+    })
+}
+
+/// What makes it a success; a leader must be one of its roles.
+fn success(placement: &v1::PlacementIntent) -> Result<Success, BadOrder> {
+    let leader = placement.success.as_ref().map(|s| s.leader_role.as_str());
+    let Some(leader) = leader.filter(|role| !role.is_empty()) else {
+        return Ok(Success::All);
+    };
+    if !placement.roles.iter().any(|role| role.name == leader) {
+        return Err(BadOrder::UnknownRole(leader.to_owned()));
     }
+    Ok(Success::Leader {
+        role: leader.to_owned(),
+    })
+}
+
+fn dependency(dependency: &v1::Dependency) -> Result<Dependency, Malformed> {
+    let kind = match dependency.kind() {
+        v1::DependencyKind::ConfigMap => DependencyKind::ConfigMap,
+        v1::DependencyKind::Secret | v1::DependencyKind::ImagePullSecret => DependencyKind::Secret,
+        v1::DependencyKind::ServiceAccount => DependencyKind::ServiceAccount,
+        v1::DependencyKind::PersistentVolumeClaim => DependencyKind::PersistentVolumeClaim,
+        v1::DependencyKind::Unspecified => {
+            return Err(Malformed::Missing("placement.dependencies.kind"));
+        }
+    };
+    if dependency.name.is_empty() {
+        return Err(Malformed::Missing("placement.dependencies.name"));
+    }
+    let name = dependency.name.clone();
+    Ok(Dependency { kind, name })
+}
+
+fn at_most(count: usize, what: &'static str) -> Result<(), Malformed> {
+    if count <= MAX_NAMED {
+        return Ok(());
+    }
+    Err(Malformed::Wrong {
+        what,
+        found: count.to_string(),
+        expected: "at most 128",
+    })
+}
+
+/// The document of what a gang brings along.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct CarriedDocument {
+    config_maps: Vec<Carried>,
 }
 
 fn check_size(placement: &v1::PlacementIntent) -> Result<(), Malformed> {
@@ -365,7 +464,7 @@ mod tests {
         assert_eq!(bad(|p| p.pool.clear()), "placement.pool is missing");
         assert!(bad(|p| p.roles[0].pods = 0).contains("1 to 32768"));
         assert!(bad(|p| p.roles.push(p.roles[0].clone())).contains("named once"));
-        let rule = "topology rule for role \"x\", which the gang does not have";
+        let rule = "a rule for role \"x\", which the gang does not have";
         let other = |p: &mut v1::PlacementIntent| {
             p.topology = vec![v1::TopologyRule {
                 role: "x".to_owned(),
@@ -373,5 +472,55 @@ mod tests {
             }];
         };
         assert_eq!(bad(other), rule);
+    }
+
+    #[test]
+    fn what_surrounds_the_pods_is_understood_too() {
+        let (mut templates, json) = (Templates::default(), template("{}"));
+        let carried = template("{\"configMaps\":[{\"name\":\"a\",\"data\":{\"k\":\"v\"}}]}");
+        let wrong = template("{\"configMaps\":7}");
+        for template in [&json, &carried, &wrong] {
+            templates.take(template).expect("its hash is right");
+        }
+        let mut placement = placement(&json);
+        placement.success = Some(v1::Success {
+            leader_role: "worker".to_owned(),
+        });
+        placement.dependencies = vec![v1::Dependency {
+            kind: v1::DependencyKind::ImagePullSecret.into(),
+            name: "registry".to_owned(),
+        }];
+        placement.carried_sha256 = carried.sha256.clone();
+        placement.topology = vec![v1::TopologyRule {
+            role: "worker".to_owned(),
+            slice_size: 2,
+            slice_required: "host".to_owned(),
+            ..v1::TopologyRule::default()
+        }];
+        let Ok(Wish::Run(order)) = wish(&placement, &templates) else {
+            panic!("understood")
+        };
+        let role = "worker".to_owned();
+        assert_eq!(order.terms.success, Success::Leader { role });
+        let slice = order.shape.roles[0].slice.as_ref().expect("it has some");
+        assert_eq!((slice.pods, slice.level.as_str()), (2, "host"));
+        let workload = &order.workload;
+        assert_eq!(workload.dependencies[0].to_string(), "Secret registry");
+        assert_eq!(workload.carried[0].data["k"], "v");
+        let bad = |change: fn(&mut v1::PlacementIntent)| {
+            let mut placement = placement.clone();
+            change(&mut placement);
+            wish(&placement, &templates).expect_err("wrong").to_string()
+        };
+        let unknown = bad(|p| p.carried_sha256 = vec![9; 32].into());
+        assert!(unknown.contains("was not sent"), "{unknown}");
+        let other = bad(|p| p.success.as_mut().expect("set").leader_role = "x".to_owned());
+        assert!(other.contains("\"x\""), "{other}");
+        assert!(bad(|p| p.dependencies[0].kind = 0).contains("dependencies.kind"));
+        let many = bad(|p| p.dependencies = vec![p.dependencies[0].clone(); 129]);
+        assert!(many.contains("129"), "{many}");
+        placement.carried_sha256 = wrong.sha256;
+        let wrong = wish(&placement, &templates).expect_err("wrong").to_string();
+        assert!(wrong.contains("that the gang carries"), "{wrong}");
     }
 }

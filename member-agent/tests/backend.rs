@@ -1,46 +1,20 @@
-//! The conformance suite of cluster backends: what the agent relies on, whatever the cluster.
+//! The simulated cluster keeps what every cluster backend keeps.
 //!
-//! Owns the promises of `ClusterBackend`. Each check takes a `Fixture`, which makes a cluster and
-//! breaks it; another backend joins by being another fixture.
+//! Owns its fixture; the promises are the conformance suite's.
 
 mod common;
+mod conformance;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use common::{BEGIN, HOST};
-use futures::StreamExt as _;
-use indexmap::IndexMap;
+use conformance::{Fixture, Run};
 use meridian_agent::Inventory;
-use meridian_agent::backend::{
-    BackendError, ClusterBackend, ClusterEvent, GangKey, GangOrder, GangSeen, GangTerms,
-    MemberOrder, NodeHealth, Observation, PodPhase, RoleOrder, Stopped, Success, Workload,
-};
-use meridian_agent::simulated::{Api, IGNORES_SIGTERM, Profile, RUNTIME, SimulatedCluster, Truth};
-use meridian_api::ids::{Epoch, GangId, Uid};
-use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Millis, Resources, UnixMillis};
+use meridian_agent::backend::ClusterBackend;
+use meridian_agent::simulated::{Api, Profile, SimulatedCluster, Truth};
+use meridian_api::units::Millis;
 use meridian_runtime::Clock;
-use serde_json::{Value, json};
-
-/// Longest that a check waits for one event.
-const DEADLINE: Millis = Millis::seconds(300);
-
-/// A cluster of three hosts `h100-0000..` with eight GPUs each, and the means to break it.
-#[async_trait]
-trait Fixture: Sync {
-    /// The interface for one life of an agent.
-    fn backend(&self) -> Arc<dyn ClusterBackend>;
-    /// Time.
-    fn clock(&self) -> Clock;
-    /// The API stops answering, or answers again.
-    fn api(&self, api: Api);
-    /// The next calls are carried out and not answered, or answered again.
-    fn lose_answers(&self, lose: bool);
-    /// A machine dies.
-    fn fail_node(&self, node: &str);
-    /// Node, devices, when from and when to, of every pod that ever ran.
-    fn ran(&self) -> Vec<(String, Vec<u32>, UnixMillis, Option<UnixMillis>)>;
-}
 
 struct Simulated {
     cluster: SimulatedCluster,
@@ -58,6 +32,7 @@ impl Simulated {
     }
 }
 
+#[async_trait]
 impl Fixture for Simulated {
     fn backend(&self) -> Arc<dyn ClusterBackend> {
         Arc::new(self.cluster.backend(self.clock.clone()))
@@ -80,11 +55,24 @@ impl Fixture for Simulated {
         self.cluster.set_profile(self.clock.wall(), profile);
     }
 
-    fn fail_node(&self, node: &str) {
+    async fn fail_node(&self, node: &str) {
         self.cluster.fail_node(self.clock.wall(), node);
     }
 
-    fn ran(&self) -> Vec<(String, Vec<u32>, UnixMillis, Option<UnixMillis>)> {
+    fn occupy(&self, node: &str) {
+        let all = HOST.into();
+        self.cluster.hide_foreign(self.clock.wall(), node, all);
+    }
+
+    fn grace(&self) -> Millis {
+        Millis::seconds(20)
+    }
+
+    async fn pause(&self) {
+        self.clock.sleep(Millis::seconds(3600)).await;
+    }
+
+    fn ran(&self) -> Vec<Run> {
         let history = self.cluster.history(self.clock.wall());
         let starts = history.iter().filter(|event| event.what == Truth::Started);
         let run = |start: &meridian_agent::simulated::TruthEvent| {
@@ -98,448 +86,14 @@ impl Fixture for Simulated {
     }
 }
 
-fn key(index: u32, epoch: u64) -> GangKey {
-    GangKey {
-        gang: GangId {
-            job: Uid(0xb0b),
-            index,
-        },
-        epoch: Epoch(epoch),
-    }
-}
-
-/// One pod of `gpus` on each of `nodes`.
-fn order(key: GangKey, gpus: u64, nodes: &[&str], template: Value) -> GangOrder {
-    let request = Resources {
-        gpus: MilliGpus::cards(gpus),
-        cpu: MilliCpus(1),
-        memory: Mebibytes(1),
-    };
-    let role = RoleOrder {
-        name: "worker".to_owned(),
-        request,
-        template: Arc::new(template),
-    };
-    let member = |(rank, node): (u32, &&str)| MemberOrder {
-        role: 0,
-        rank,
-        node: (*node).to_owned(),
-    };
-    GangOrder {
-        key,
-        attempt: 0,
-        terms: GangTerms {
-            pool: "h100".to_owned(),
-            namespace: "ml".to_owned(),
-            job: "train".to_owned(),
-            grace: Millis::seconds(30),
-            max_runtime: None,
-            success: Success::All,
-        },
-        roles: vec![role],
-        members: (0..).zip(nodes).map(member).collect(),
-        labels: IndexMap::new(),
-        workload: Workload::default(),
-        traceparent: String::new(),
-    }
-}
-
-fn plain() -> Value {
-    json!({"spec": {}})
-}
-
-fn annotated(name: &str, value: &str) -> Value {
-    json!({"metadata": {"annotations": {name: value}}})
-}
-
-/// Follows the watch until the gang is as wanted; `None` in `wanted` is "gone".
-async fn until(
-    fixture: &dyn Fixture,
-    watch: &mut Observation,
-    key: GangKey,
-    wanted: impl Fn(Option<&GangSeen>) -> bool,
-) {
-    let now = |gangs: &[GangSeen]| gangs.iter().find(|gang| gang.key == key).cloned();
-    while !wanted(now(&watch.snapshot.gangs).as_ref()) {
-        let next = fixture
-            .clock()
-            .timeout(DEADLINE, watch.changes.next())
-            .await;
-        let gangs = &mut watch.snapshot.gangs;
-        match next.expect("in time").expect("the watch holds") {
-            ClusterEvent::Gang(gang) => {
-                gangs.retain(|known| known.key != gang.key);
-                gangs.push(*gang);
-            }
-            ClusterEvent::GangGone(gone) => gangs.retain(|known| known.key != gone),
-            ClusterEvent::Node(_)
-            | ClusterEvent::NodeGone(_)
-            | ClusterEvent::Pool(..)
-            | ClusterEvent::PoolGone(_)
-            | ClusterEvent::Offer(_)
-            | ClusterEvent::OfferGone(_) => {}
-        }
-    }
-}
-
-fn all(phase: impl Fn(&PodPhase) -> bool) -> impl Fn(Option<&GangSeen>) -> bool {
-    move |gang| gang.is_some_and(|gang| gang.pods.iter().all(|pod| phase(&pod.phase)))
-}
-
-async fn watch(fixture: &dyn Fixture) -> Observation {
-    fixture.backend().observe().await.expect("the API answers")
-}
-
-const TWO: [&str; 2] = ["h100-0000", "h100-0001"];
-
-async fn shows_its_nodes(fixture: &dyn Fixture) {
-    let seen = watch(fixture).await.snapshot;
-    assert_eq!((seen.nodes.len(), seen.gangs.len()), (3, 0));
-    assert!(seen.nodes.iter().all(|node| {
-        node.health == NodeHealth::Ready && node.allocatable.gpus == MilliGpus::cards(8)
-    }));
-    assert_eq!(seen.pools[0].levels, ["rack"]);
-}
-
-async fn runs_a_whole_gang(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let order = order(key(0, 1), 8, &TWO, plain());
-    backend.bind(&order).await.expect("room");
-    until(
-        fixture,
-        &mut watch,
-        order.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    let ran = fixture.ran();
-    assert_eq!(ran.len(), 2);
-    assert!(ran.iter().all(|(_, devices, ..)| devices.len() == 8));
-}
-
-async fn binds_once(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let first = order(key(0, 1), 8, &TWO, plain());
-    backend.bind(&first).await.expect("room");
-    backend
-        .bind(&first)
-        .await
-        .expect("the same again changes nothing");
-    let again = GangOrder {
-        attempt: 1,
-        ..first.clone()
-    };
-    let newer = order(key(0, 2), 8, &TWO, plain());
-    let older = order(key(0, 0), 8, &TWO, plain());
-    for other in [again, newer, older] {
-        let refused = backend.bind(&other).await.expect_err("in the way");
-        assert_eq!(
-            refused,
-            BackendError::Conflict {
-                held: first.key,
-                attempt: 0
-            }
-        );
-    }
-    until(
-        fixture,
-        &mut watch,
-        first.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    backend.bind(&first).await.expect("nor later");
-    assert_eq!(fixture.ran().len(), 2);
-}
-
-async fn binds_all_or_nothing(fixture: &dyn Fixture) {
-    let backend = fixture.backend();
-    let nowhere = order(key(0, 1), 8, &["h100-0000", "no-such-node"], plain());
-    let refused = backend.bind(&nowhere).await.expect_err("no such node");
-    assert!(matches!(refused, BackendError::Invalid(_)), "{refused}");
-    assert_eq!(backend.adopt().await.expect("answers"), []);
-    assert_eq!(
-        backend.stop(nowhere.key, Millis::ZERO).await,
-        Ok(Stopped::Gone)
-    );
-}
-
-async fn a_full_node_turns_the_pod_away_and_nothing_starts(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let first = order(key(0, 1), 8, &["h100-0000"], plain());
-    backend.bind(&first).await.expect("room");
-    until(
-        fixture,
-        &mut watch,
-        first.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    let second = order(key(1, 1), 8, &TWO, plain());
-    backend
-        .bind(&second)
-        .await
-        .expect("taken; the node decides");
-    let turned_away = |gang: Option<&GangSeen>| {
-        let bound = |gang: &GangSeen| gang.pods[1].phase == PodPhase::Bound;
-        let away = PodPhase::Rejected {
-            reason: "OutOfGpu".to_owned(),
-        };
-        gang.is_some_and(|gang| gang.pods[0].phase == away && bound(gang))
-    };
-    until(fixture, &mut watch, second.key, turned_away).await;
-    fixture.clock().sleep(Millis::seconds(600)).await;
-    assert_eq!(
-        fixture.ran().len(),
-        1,
-        "no user code of a gang that is not whole"
-    );
-    assert_eq!(
-        backend.stop(second.key, Millis::ZERO).await,
-        Ok(Stopped::Gone)
-    );
-}
-
-async fn stops_with_proof(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let deaf = order(key(0, 1), 8, &TWO, annotated(IGNORES_SIGTERM, "true"));
-    backend.bind(&deaf).await.expect("room");
-    until(
-        fixture,
-        &mut watch,
-        deaf.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    let grace = Millis::seconds(20);
-    let asked = fixture.clock().wall();
-    assert_eq!(backend.stop(deaf.key, grace).await, Ok(Stopped::Asked));
-    assert_eq!(backend.stop(deaf.key, grace).await, Ok(Stopped::Asked));
-    until(fixture, &mut watch, deaf.key, |gang| gang.is_none()).await;
-    assert_eq!(backend.stop(deaf.key, grace).await, Ok(Stopped::Gone));
-    for (_, _, _, ended) in fixture.ran() {
-        let lived = ended.expect("it ended").since(asked);
-        assert!(
-            lived >= grace && lived < Millis::seconds(21),
-            "lived on for {lived}"
-        );
-    }
-    let heeds = order(key(0, 2), 8, &TWO, plain());
-    backend.bind(&heeds).await.expect("the older epoch is gone");
-    until(
-        fixture,
-        &mut watch,
-        heeds.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    let asked = fixture.clock().wall();
-    assert_eq!(backend.stop(heeds.key, grace).await, Ok(Stopped::Asked));
-    until(fixture, &mut watch, heeds.key, |gang| gang.is_none()).await;
-    assert!(
-        fixture.clock().wall().since(asked) < grace,
-        "SIGTERM was enough"
-    );
-}
-
-async fn an_ended_gang_stays_until_it_is_stopped(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let short = order(key(0, 1), 8, &TWO, annotated(RUNTIME, "30s"));
-    backend.bind(&short).await.expect("room");
-    until(
-        fixture,
-        &mut watch,
-        short.key,
-        all(|phase| *phase == PodPhase::Succeeded),
-    )
-    .await;
-    fixture.clock().sleep(Millis::seconds(3600)).await;
-    assert_eq!(backend.adopt().await.expect("answers").len(), 1);
-    assert_eq!(
-        backend.stop(short.key, Millis::ZERO).await,
-        Ok(Stopped::Gone)
-    );
-}
-
-async fn another_life_finds_what_runs(fixture: &dyn Fixture) {
-    let mut watch = watch(fixture).await;
-    let order = order(key(0, 9), 8, &TWO, plain());
-    fixture.backend().bind(&order).await.expect("room");
-    until(
-        fixture,
-        &mut watch,
-        order.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    drop(watch);
-    let found = fixture.backend().adopt().await.expect("answers");
-    assert_eq!(found.len(), 1);
-    assert_eq!((found[0].key, &found[0].terms), (order.key, &order.terms));
-}
-
-async fn without_its_api_everything_goes_on(fixture: &dyn Fixture) {
-    let (backend, mut seen) = (fixture.backend(), watch(fixture).await);
-    let short = order(key(0, 1), 8, &TWO, annotated(RUNTIME, "60s"));
-    backend.bind(&short).await.expect("room");
-    fixture.api(Api::Down);
-    let unavailable = |error| matches!(error, BackendError::Unavailable(_));
-    assert!(backend.observe().await.err().is_some_and(unavailable));
-    assert!(backend.adopt().await.is_err_and(unavailable));
-    assert!(backend.bind(&short).await.is_err_and(unavailable));
-    assert!(
-        backend
-            .stop(short.key, Millis::ZERO)
-            .await
-            .is_err_and(unavailable)
-    );
-    let broken = async { while seen.changes.next().await.is_some() {} };
-    fixture
-        .clock()
-        .timeout(DEADLINE, broken)
-        .await
-        .expect("the watch breaks");
-    fixture.clock().sleep(Millis::seconds(300)).await;
-    fixture.api(Api::Up);
-    let mut again = watch(fixture).await;
-    until(
-        fixture,
-        &mut again,
-        short.key,
-        all(|phase| *phase == PodPhase::Succeeded),
-    )
-    .await;
-    assert_eq!(fixture.ran().len(), 2);
-}
-
-async fn a_lost_answer_is_found_out_by_asking_again(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let order = order(key(0, 1), 8, &TWO, plain());
-    fixture.lose_answers(true);
-    assert!(backend.bind(&order).await.is_err());
-    fixture.lose_answers(false);
-    backend.bind(&order).await.expect("it was done");
-    until(
-        fixture,
-        &mut watch,
-        order.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    assert_eq!(fixture.ran().len(), 2);
-}
-
-async fn a_dead_node_takes_its_pods(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let order = order(key(0, 1), 8, &TWO, plain());
-    backend.bind(&order).await.expect("room");
-    until(
-        fixture,
-        &mut watch,
-        order.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    fixture.fail_node("h100-0001");
-    let lost = |gang: Option<&GangSeen>| {
-        let lost = PodPhase::Failed {
-            exit_code: 0,
-            reason: "NodeLost".to_owned(),
-        };
-        gang.is_some_and(|gang| gang.pods[1].phase == lost)
-    };
-    until(fixture, &mut watch, order.key, lost).await;
-    assert_eq!(
-        backend.stop(order.key, Millis::ZERO).await,
-        Ok(Stopped::Asked)
-    );
-    until(fixture, &mut watch, order.key, |gang| gang.is_none()).await;
-}
-
-async fn resizes_by_members(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let two = order(key(0, 1), 8, &TWO, plain());
-    assert_eq!(
-        backend.resize(&two).await,
-        Err(BackendError::NotFound(two.key))
-    );
-    backend.bind(&two).await.expect("room");
-    until(
-        fixture,
-        &mut watch,
-        two.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    let three = ["h100-0000", "h100-0001", "h100-0002"];
-    let grown = GangOrder {
-        attempt: 1,
-        ..order(two.key, 8, &three, plain())
-    };
-    for _ in 0..2 {
-        backend.resize(&grown).await.expect("room");
-    }
-    let running = |count: usize| {
-        move |gang: Option<&GangSeen>| {
-            let runs = |gang: &GangSeen| {
-                gang.pods
-                    .iter()
-                    .filter(|pod| pod.phase == PodPhase::Running)
-                    .count()
-            };
-            gang.is_some_and(|gang| runs(gang) == count)
-        }
-    };
-    until(fixture, &mut watch, two.key, running(3)).await;
-    let shrunk = GangOrder {
-        attempt: 2,
-        ..order(two.key, 8, &TWO, plain())
-    };
-    backend.resize(&shrunk).await.expect("fewer");
-    until(fixture, &mut watch, two.key, running(2)).await;
-    let late = backend.resize(&grown).await;
-    assert_eq!(
-        late,
-        Err(BackendError::Conflict {
-            held: two.key,
-            attempt: 2
-        })
-    );
-    assert_eq!(fixture.ran().len(), 3);
-}
-
-async fn shows_a_checkpoint(fixture: &dyn Fixture) {
-    let (backend, mut watch) = (fixture.backend(), watch(fixture).await);
-    let order = order(key(0, 1), 8, &TWO, plain());
-    let limit = Millis::seconds(30);
-    let unknown = backend.request_checkpoint(order.key, limit).await;
-    assert_eq!(unknown, Err(BackendError::NotFound(order.key)));
-    backend.bind(&order).await.expect("room");
-    until(
-        fixture,
-        &mut watch,
-        order.key,
-        all(|phase| *phase == PodPhase::Running),
-    )
-    .await;
-    backend
-        .request_checkpoint(order.key, limit)
-        .await
-        .expect("it runs");
-    let shown = |gang: Option<&GangSeen>| gang.is_some_and(|gang| gang.checkpoint.is_some());
-    until(fixture, &mut watch, order.key, shown).await;
-}
-
 macro_rules! conformance {
     ($($check:ident,)*) => {
-        mod simulated {
-            $(
-                #[tokio::test(start_paused = true)]
-                async fn $check() {
-                    super::$check(&super::Simulated::new()).await;
-                }
-            )*
-        }
+        $(
+            #[tokio::test(start_paused = true)]
+            async fn $check() {
+                conformance::$check(&Simulated::new()).await;
+            }
+        )*
     };
 }
 

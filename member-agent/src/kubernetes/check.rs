@@ -218,10 +218,14 @@ impl Site {
     pub(super) fn devices(&self, order: &GangOrder) -> Devices {
         let (pools, _) = self.inventory.snapshot();
         let pool = pools.iter().find(|pool| pool.name == order.terms.pool);
-        pool.map_or_else(Devices::default, |pool| Devices {
-            resource: self.inventory.resource_of(&pool.flavor).map(str::to_owned),
-            tolerations: self.inventory.tolerations_of(&pool.flavor),
-        })
+        let flavor = match (order.workload.flavor.as_str(), pool) {
+            ("", Some(pool)) => pool.flavor.as_str(),
+            (named, _) => named,
+        };
+        Devices {
+            resource: self.inventory.resource_of(flavor).map(str::to_owned),
+            tolerations: self.inventory.tolerations_of(flavor),
+        }
     }
 
     /// Whether each node still has the room that the order counts on. `skip` leaves out members

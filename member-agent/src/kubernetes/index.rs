@@ -130,6 +130,7 @@ impl Index {
             pools,
             nodes,
             gangs: self.told.values().cloned().collect(),
+            offers: Vec::new(),
         }
     }
 

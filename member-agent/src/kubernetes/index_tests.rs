@@ -1,1 +1,293 @@
 //! Tests of gangs put together from what the cluster shows.
+
+use meridian_api::ids::{Epoch, Uid};
+use meridian_api::units::Resources;
+use meridian_runtime::Clock;
+use serde_json::{Value, json};
+
+use super::super::record::{RoleRecord, Run};
+use super::*;
+
+const NOW: BootMillis = BootMillis(1_000_000);
+
+fn key() -> GangKey {
+    let gang = GangId {
+        job: Uid(5),
+        index: 1,
+    };
+    GangKey {
+        gang,
+        epoch: Epoch(3),
+    }
+}
+
+fn labels(part: Part) -> Value {
+    json!({
+        names::MANAGED_BY: names::MANAGER,
+        names::PART: part.label(),
+        names::GANG: names::gang_label(key().gang),
+        names::EPOCH: "3",
+    })
+}
+
+fn record() -> Record {
+    let run = |from, node: &str| Run {
+        from,
+        count: 1,
+        node: node.to_owned(),
+    };
+    Record {
+        key: key(),
+        attempt: 0,
+        complete: true,
+        open: false,
+        stopping: false,
+        terms: GangTerms::default(),
+        roles: vec![RoleRecord {
+            name: "worker".to_owned(),
+            request: Resources::default(),
+            runs: vec![run(0, "a"), run(1, "b")],
+        }],
+    }
+}
+
+fn owner(record: &Record) -> ConfigMap {
+    let owner = json!({
+        "metadata": {"name": names::owner(key().gang), "namespace": "ml", "uid": "owner-1",
+                     "labels": labels(Part::Owner)},
+        "data": record.data(),
+    });
+    serde_json::from_value(owner).expect("a ConfigMap")
+}
+
+fn gate() -> ConfigMap {
+    let gate = super::super::manifest::gate(&record(), &owner(&record()));
+    assert!(gate.metadata.uid.is_none());
+    gate
+}
+
+fn pod(rank: u32, node: &str, status: Value) -> Pod {
+    let slip = Slip {
+        role: "worker".to_owned(),
+        order: 0,
+        rank,
+        node: node.to_owned(),
+        request: Resources::default(),
+        attempt: 0,
+        terms: GangTerms::default(),
+    };
+    let slip = serde_json::to_string(&slip).expect("plain");
+    let pod = json!({
+        "metadata": {"name": format!("p{rank}"), "namespace": "ml", "uid": format!("u{rank}"),
+                     "labels": labels(Part::Member), "annotations": {names::SLIP: slip}},
+        "spec": {"nodeName": node, "containers": []},
+        "status": status,
+    });
+    serde_json::from_value(pod).expect("a pod")
+}
+
+fn admitted() -> Value {
+    json!({"phase": "Pending", "startTime": "2026-11-29T10:00:00Z"})
+}
+
+fn node(name: &str, ready: &str) -> Node {
+    let node = json!({
+        "metadata": {"name": name},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    });
+    serde_json::from_value(node).expect("a node")
+}
+
+fn options() -> KubernetesOptions {
+    let uri = "http://127.0.0.1:9".parse().expect("a URI");
+    let client = kube::Client::try_from(kube::Config::new(uri)).expect("plain");
+    KubernetesOptions::new(client, Clock::real())
+}
+
+/// A gang of two on nodes `a` and `b`, and one node more.
+fn loaded(pods: &[Pod], configs: &[ConfigMap]) -> Index {
+    let nodes = ["a", "b", "c"].map(|name| node(name, "True"));
+    let mut index = Index::new(&options());
+    index.load(&nodes, pods, configs, NOW);
+    index
+}
+
+fn phases(index: &Index) -> Vec<PodPhase> {
+    let gang = index.gang(key()).expect("it is there");
+    gang.pods.into_iter().map(|pod| pod.phase).collect()
+}
+
+fn removed() -> PodPhase {
+    PodPhase::Failed {
+        exit_code: 0,
+        reason: "Removed".to_owned(),
+    }
+}
+
+fn lost() -> PodPhase {
+    PodPhase::Broken {
+        reason: "NodeLost".to_owned(),
+    }
+}
+
+fn opens(index: &Index) -> bool {
+    let namespace = "ml".to_owned();
+    index.chores(NOW).contains(&Chore::Open {
+        key: key(),
+        namespace,
+    })
+}
+
+#[tokio::test]
+async fn the_gate_waits_for_every_kubelet_and_for_the_record() {
+    let (a, b) = (pod(0, "a", admitted()), pod(1, "b", admitted()));
+    assert!(opens(&loaded(&[a.clone(), b.clone()], &[owner(&record())])));
+    let pending = pod(1, "b", json!({"phase": "Pending"}));
+    assert!(!opens(&loaded(&[a.clone(), pending], &[owner(&record())])));
+    let away = json!({"phase": "Failed", "reason": "OutOfcpu"});
+    let away = pod(1, "b", away);
+    assert!(!opens(&loaded(&[a.clone(), away], &[owner(&record())])));
+    assert!(!opens(&loaded(&[a.clone()], &[owner(&record())])));
+    let mut elsewhere = pod(1, "b", admitted());
+    elsewhere.metadata.deletion_timestamp = Some(
+        k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
+    );
+    assert!(!opens(&loaded(
+        &[a.clone(), elsewhere],
+        &[owner(&record())]
+    )));
+    let changes: [fn(&mut Record); 2] = [|r| r.complete = false, |r| r.stopping = true];
+    for change in changes {
+        let mut record = record();
+        change(&mut record);
+        assert!(!opens(&loaded(&[a.clone(), b.clone()], &[owner(&record)])));
+    }
+    let configs = [owner(&record()), gate()];
+    assert!(
+        !opens(&loaded(&[a.clone(), b.clone()], &configs)),
+        "it is open"
+    );
+    let mut cut_short = record();
+    cut_short.open = true;
+    let marked = loaded(&[a, b], &[owner(&cut_short)]);
+    assert!(
+        opens(&marked),
+        "marked by a life that ended before it made the gate"
+    );
+}
+
+#[tokio::test]
+async fn a_member_without_a_pod_is_pending_until_it_was_there() {
+    let mut young = record();
+    young.complete = false;
+    let a = pod(0, "a", admitted());
+    let mut index = loaded(&[a.clone()], &[owner(&young)]);
+    assert_eq!(phases(&index), [PodPhase::Bound, PodPhase::Pending]);
+    // The watch of the owner may be ahead of that of the pods.
+    index.apply_config(&owner(&record()));
+    assert_eq!(phases(&index), [PodPhase::Bound, PodPhase::Pending]);
+    let b = pod(1, "b", admitted());
+    index.apply_pod(&b);
+    index.remove_pod(&b);
+    assert_eq!(phases(&index), [PodPhase::Bound, removed()]);
+    // In a whole listing, pods come after the owner that says that all were bound.
+    let index = loaded(&[a], &[owner(&record())]);
+    assert_eq!(phases(&index), [PodPhase::Bound, removed()]);
+}
+
+#[tokio::test]
+async fn what_a_resize_leaves_out_ends_as_expected() {
+    let (a, b) = (pod(0, "a", admitted()), pod(1, "b", admitted()));
+    let mut index = loaded(&[a, b.clone()], &[owner(&record())]);
+    let mut smaller = record();
+    smaller.attempt = 1;
+    smaller.roles[0].runs.pop();
+    index.apply_config(&owner(&smaller));
+    index.remove_pod(&b);
+    assert_eq!(phases(&index), [PodPhase::Bound]);
+}
+
+#[tokio::test]
+async fn a_gang_is_gone_when_nothing_of_it_is_left() {
+    let a = pod(0, "a", admitted());
+    let mut index = loaded(&[a.clone()], &[owner(&record())]);
+    index.remove_config(&owner(&record()));
+    assert_eq!(
+        phases(&index),
+        [PodPhase::Bound],
+        "pods without an owner are seen"
+    );
+    index.news();
+    index.remove_pod(&a);
+    assert_eq!(index.news(), [ClusterEvent::GangGone(key())]);
+    assert_eq!(index.news(), []);
+    let mut over = record();
+    over.stopping = true;
+    let index = loaded(&[], &[owner(&over)]);
+    let gang = index.gang(key()).expect("its owner is there");
+    assert!(gang.stopping && gang.pods.is_empty());
+    assert_eq!(index.chores(NOW), [Chore::Collect { key: key() }].into());
+}
+
+#[tokio::test]
+async fn a_silent_node_loses_its_pods_in_time_unless_most_are_silent() {
+    let pods = [pod(0, "a", admitted()), pod(1, "b", admitted())];
+    let mut index = loaded(&pods, &[owner(&record())]);
+    index.apply_node(&node("b", "Unknown"), NOW);
+    assert_eq!(phases(&index), [PodPhase::Bound, PodPhase::Bound]);
+    let late = index.next_tick(NOW).expect("it is counted");
+    index.tick(late);
+    assert_eq!(phases(&index), [PodPhase::Bound, lost()]);
+    assert_eq!(index.news().len(), 1);
+    index.apply_node(&node("a", "Unknown"), late);
+    assert_eq!(
+        phases(&index),
+        [PodPhase::Bound, PodPhase::Bound],
+        "two of three: the control plane is in trouble"
+    );
+    index.apply_node(&node("a", "True"), late);
+    index.apply_node(&node("b", "True"), late);
+    assert_eq!(phases(&index), [PodPhase::Bound, PodPhase::Bound]);
+}
+
+#[tokio::test]
+async fn only_a_machine_that_was_given_up_takes_its_pods_along() {
+    let mut asked = pod(1, "b", admitted());
+    asked.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+        jiff::Timestamp::UNIX_EPOCH,
+    ));
+    let pods = [pod(0, "a", admitted()), asked];
+    let buried = |index: &Index, at| {
+        let mut chores = index.chores(at).into_iter();
+        chores.any(|chore| matches!(chore, Chore::Bury { .. }))
+    };
+    let much_later = NOW.after(Millis::seconds(100_000));
+    let mut index = loaded(&pods, &[owner(&record())]);
+    index.apply_node(&node("b", "Unknown"), NOW);
+    index.tick(much_later);
+    assert!(!buried(&index, much_later), "silence is no proof");
+    index.remove_node(&node("b", "Unknown"), NOW);
+    assert_eq!(phases(&index), [PodPhase::Bound, lost()]);
+    assert!(!buried(&index, NOW), "a node may come back");
+    let due = index.next_tick(NOW).expect("it is counted");
+    assert!(buried(&index, due));
+    index.apply_node(&node("b", "True"), due);
+    assert!(!buried(&index, much_later), "it came back");
+    let mut off = node("b", "Unknown");
+    let taint = json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]});
+    off.spec = serde_json::from_value(taint).expect("a spec");
+    index.apply_node(&off, NOW);
+    assert_eq!(phases(&index), [PodPhase::Bound, lost()]);
+    assert!(buried(&index, due));
+}
+
+#[tokio::test]
+async fn pods_of_others_are_no_gangs() {
+    let mut foreign = pod(0, "a", admitted());
+    foreign.metadata.annotations = None;
+    let mut index = loaded(&[foreign.clone()], &[]);
+    assert!(index.snapshot().gangs.is_empty());
+    index.apply_pod(&foreign);
+    index.remove_pod(&foreign);
+    assert_eq!(index.news(), []);
+}

@@ -20,6 +20,7 @@
 mod bind;
 mod check;
 mod client;
+pub mod connect;
 mod environment;
 mod gate;
 mod index;

@@ -1,0 +1,46 @@
+//! The backend of real clusters against a real API server, with machines that pretend.
+//!
+//! Owns the promises that only such a cluster can be asked for, beside the conformance suite. One
+//! server serves the whole file, and each check finds it clean. Skipped by name where the server's
+//! binaries are not built, an error in CI.
+
+mod conformance;
+mod kubernetes_fixture;
+
+use kubernetes_fixture::Cluster;
+use kubernetes_fixture::server::ApiServer;
+
+/// Runs checks one after the other, each on a clean cluster.
+macro_rules! checks {
+    ($server:expr, $module:ident: $($check:ident,)*) => {
+        $(
+            eprintln!("  {} ...", stringify!($check));
+            let cluster = Cluster::new($server).await;
+            $module::$check(&cluster).await;
+            cluster.end().await;
+        )*
+    };
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keeps_what_every_backend_keeps() {
+    let test = "keeps_what_every_backend_keeps";
+    let Some(server) = ApiServer::start_or_skip(test).await else {
+        return;
+    };
+    checks! { &server, conformance:
+        shows_its_nodes,
+        runs_a_whole_gang,
+        binds_once,
+        binds_all_or_nothing,
+        a_full_node_turns_the_pod_away_and_nothing_starts,
+        stops_with_proof,
+        an_ended_gang_stays_until_it_is_stopped,
+        another_life_finds_what_runs,
+        without_its_api_everything_goes_on,
+        a_lost_answer_is_found_out_by_asking_again,
+        a_dead_node_takes_its_pods,
+        resizes_by_members,
+        shows_a_checkpoint,
+    }
+}
