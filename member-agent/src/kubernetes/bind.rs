@@ -42,17 +42,15 @@ impl KubernetesBackend {
         }
         let site = self.survey(order).await?;
         let devices = site.devices(order);
-        let owner = match held {
-            Some(owner) => owner,
-            None => {
-                self.nothing_else(order).await?;
-                site.check_room(order, |_| false)?;
-                let manifests = invalid(Manifests::new(order, &devices))?;
-                self.prepare(order, &manifests).await?;
-                self.claim(order, &manifests).await?
-            }
-        };
         let manifests = invalid(Manifests::new(order, &devices))?;
+        let owner = if let Some(owner) = held {
+            owner
+        } else {
+            self.nothing_else(order).await?;
+            site.check_room(order, |_| false)?;
+            self.prepare(order, &manifests).await?;
+            self.claim(order, &manifests).await?
+        };
         let done = self.make_and_bind(order, &manifests, &owner).await;
         if let Err(BackendError::Invalid(_)) = &done {
             // Best effort: the caller asks for a stop of what was begun in any case.

@@ -77,12 +77,12 @@ fn pod(rank: u32, node: &str, status: Value) -> Pod {
         terms: GangTerms::default(),
     };
     let slip = serde_json::to_string(&slip).expect("plain");
-    let pod = json!({
+    let mut pod = json!({
         "metadata": {"name": format!("p{rank}"), "namespace": "ml", "uid": format!("u{rank}"),
                      "labels": labels(Part::Member), "annotations": {names::SLIP: slip}},
         "spec": {"nodeName": node, "containers": []},
-        "status": status,
     });
+    pod["status"] = status;
     serde_json::from_value(pod).expect("a pod")
 }
 
@@ -147,7 +147,10 @@ async fn the_gate_waits_for_every_kubelet_and_for_the_record() {
     let away = json!({"phase": "Failed", "reason": "OutOfcpu"});
     let away = pod(1, "b", away);
     assert!(!opens(&loaded(&[a.clone(), away], &[owner(&record())])));
-    assert!(!opens(&loaded(&[a.clone()], &[owner(&record())])));
+    assert!(!opens(&loaded(
+        std::slice::from_ref(&a),
+        &[owner(&record())]
+    )));
     let mut elsewhere = pod(1, "b", admitted());
     elsewhere.metadata.deletion_timestamp = Some(
         k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
@@ -181,7 +184,7 @@ async fn a_member_without_a_pod_is_pending_until_it_was_there() {
     let mut young = record();
     young.complete = false;
     let a = pod(0, "a", admitted());
-    let mut index = loaded(&[a.clone()], &[owner(&young)]);
+    let mut index = loaded(std::slice::from_ref(&a), &[owner(&young)]);
     assert_eq!(phases(&index), [PodPhase::Bound, PodPhase::Pending]);
     // The watch of the owner may be ahead of that of the pods.
     index.apply_config(&owner(&record()));
@@ -210,7 +213,7 @@ async fn what_a_resize_leaves_out_ends_as_expected() {
 #[tokio::test]
 async fn a_gang_is_gone_when_nothing_of_it_is_left() {
     let a = pod(0, "a", admitted());
-    let mut index = loaded(&[a.clone()], &[owner(&record())]);
+    let mut index = loaded(std::slice::from_ref(&a), &[owner(&record())]);
     index.remove_config(&owner(&record()));
     assert_eq!(
         phases(&index),

@@ -351,7 +351,7 @@ fn device_count(gpus: MilliGpus, devices: &Devices) -> Result<u64, String> {
     if gpus.0 == 0 {
         return Ok(0);
     }
-    if gpus.0 % MilliGpus::PER_CARD != 0 {
+    if !gpus.0.is_multiple_of(MilliGpus::PER_CARD) {
         return Err(format!("{gpus} GPUs are no whole cards"));
     }
     match devices.resource {

@@ -219,11 +219,11 @@ mod tests {
     const T1: &str = "2026-11-29T10:05:00Z";
 
     fn pod(status: Value) -> Pod {
-        let pod = json!({
+        let mut pod = json!({
             "metadata": {"name": "p", "creationTimestamp": T0},
             "spec": {"nodeName": "n", "containers": []},
-            "status": status,
         });
+        pod["status"] = status;
         serde_json::from_value(pod).expect("a pod")
     }
 
@@ -235,8 +235,10 @@ mod tests {
     }
 
     fn container(name: &str, state: Value) -> Value {
-        json!({"name": name, "image": "i", "imageID": "", "ready": false, "restartCount": 0,
-               "state": state})
+        let mut container = json!({"name": name, "image": "i", "imageID": "", "ready": false,
+                                   "restartCount": 0});
+        container["state"] = state;
+        container
     }
 
     fn phase(status: Value) -> PodPhase {

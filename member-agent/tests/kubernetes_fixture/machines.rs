@@ -342,7 +342,7 @@ fn seconds(text: &str) -> Option<Millis> {
 fn gpus(pod: &Pod) -> u32 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let limits = containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref());
-    let counts = limits.filter_map(|limits| limits.get("nvidia.com/gpu")?.0.parse().ok());
+    let counts = limits.filter_map(|limits| limits.get("nvidia.com/gpu")?.0.parse::<u32>().ok());
     counts.sum::<u32>()
 }
 
