@@ -17,7 +17,7 @@ macro_rules! checks {
             eprintln!("  {} ...", stringify!($check));
             let cluster = Cluster::new($server).await;
             $module::$check(&cluster).await;
-            cluster.end().await;
+            cluster.end();
         )*
     };
 }

@@ -285,7 +285,7 @@ pub async fn stops_with_proof(fixture: &dyn Fixture) {
     )
     .await;
     let asked = fixture.clock().wall();
-    assert_eq!(backend.stop(heeds.key, grace).await, Ok(Stopped::Asked));
+    backend.stop(heeds.key, grace).await.expect("answers");
     until(fixture, &mut watch, heeds.key, |gang| gang.is_none()).await;
     assert!(
         fixture.clock().wall().since(asked) < grace,

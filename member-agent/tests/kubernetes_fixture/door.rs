@@ -3,8 +3,6 @@
 //! Owns a TCP proxy. Shut, it refuses and cuts every connection; one way, it takes requests and
 //! keeps the answers until it is open again. Never looks into what passes.
 
-use std::convert::Infallible;
-
 use meridian_runtime::Tasks;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -17,7 +15,7 @@ pub enum Way {
     /// Everything.
     Open,
     /// Requests.
-    OneWay,
+    Requests,
     /// Nothing.
     Shut,
 }
@@ -35,11 +33,8 @@ impl Door {
         let own = listener.local_addr().expect("bound").port();
         let (way, seen) = watch::channel(Way::Open);
         let group = tasks.clone();
-        tasks.spawn("door", async move {
-            loop {
-                let Ok((caller, _)) = listener.accept().await else {
-                    continue;
-                };
+        tasks.spawn_finite("door", async move {
+            while let Ok((caller, _)) = listener.accept().await {
                 if *seen.borrow() == Way::Shut {
                     continue;
                 }
@@ -50,8 +45,6 @@ impl Door {
                     }
                 });
             }
-            #[expect(unreachable_code, reason = "the type of a task")]
-            Ok::<(), Infallible>(())
         });
         Self { port: own, way }
     }
@@ -86,7 +79,7 @@ async fn copy(
     let mut piece = vec![0; 64 * 1024];
     while let Some(length) = read(&mut from, &mut piece).await {
         if let Some(way) = &mut held
-            && way.wait_for(|way| *way != Way::OneWay).await.is_err()
+            && way.wait_for(|way| *way != Way::Requests).await.is_err()
         {
             return;
         }

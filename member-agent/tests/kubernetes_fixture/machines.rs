@@ -128,16 +128,20 @@ impl Machines {
         let mut pods = watcher::watcher(pods, watcher::Config::default()).boxed();
         let mut configs = watcher::watcher(configs, watcher::Config::default()).boxed();
         loop {
-            tokio::select! {
+            let heard = tokio::select! {
                 Some(event) = pods.next() => self.take_pod(event),
                 Some(event) = configs.next() => self.take_config(event),
-                () = self.clock.sleep(LOOK_EVERY) => {}
+                () = self.clock.sleep(LOOK_EVERY) => true,
+            };
+            if !heard {
+                self.clock.sleep(LOOK_EVERY).await;
             }
             self.do_all().await;
         }
     }
 
-    fn take_pod(&self, event: Result<Event<Pod>, watcher::Error>) {
+    /// False when the server did not answer.
+    fn take_pod(&self, event: Result<Event<Pod>, watcher::Error>) -> bool {
         let mut inside = self.lock();
         match event {
             Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
@@ -147,11 +151,13 @@ impl Machines {
                 inside.pods.remove(&uid(&pod));
                 inside.end(&uid(&pod), self.clock.wall());
             }
-            Ok(Event::Init | Event::InitDone) | Err(_) => {}
+            Ok(Event::Init | Event::InitDone) => {}
+            Err(_) => return false,
         }
+        true
     }
 
-    fn take_config(&self, event: Result<Event<ConfigMap>, watcher::Error>) {
+    fn take_config(&self, event: Result<Event<ConfigMap>, watcher::Error>) -> bool {
         let name = |config: ConfigMap| config.metadata.name.unwrap_or_default();
         let mut inside = self.lock();
         match event {
@@ -161,8 +167,10 @@ impl Machines {
             Ok(Event::Delete(config)) => {
                 inside.configs.remove(&name(config));
             }
-            Ok(Event::Init | Event::InitDone) | Err(_) => {}
+            Ok(Event::Init | Event::InitDone) => {}
+            Err(_) => return false,
         }
+        true
     }
 
     async fn do_all(&self) {
@@ -360,8 +368,10 @@ fn volumes(pod: &Pod) -> Vec<String> {
 }
 
 fn container(state: Value) -> Value {
-    json!({"name": "main", "image": "train:1", "imageID": "", "ready": false,
-           "restartCount": 0, "state": state})
+    let mut container = json!({"name": "main", "image": "train:1", "imageID": "", "ready": false,
+                               "restartCount": 0});
+    container["state"] = state;
+    container
 }
 
 fn time(at: UnixMillis) -> String {

@@ -100,7 +100,7 @@ impl Cluster {
     }
 
     /// Ends what pretends.
-    pub async fn end(self) {
+    pub fn end(self) {
         self.tasks.cancel();
         self.tasks.kill();
     }
@@ -132,7 +132,7 @@ impl Fixture for Cluster {
     }
 
     fn lose_answers(&self, lose: bool) {
-        self.door.set(if lose { Way::OneWay } else { Way::Open });
+        self.door.set(if lose { Way::Requests } else { Way::Open });
     }
 
     async fn fail_node(&self, node: &str) {

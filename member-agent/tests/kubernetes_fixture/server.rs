@@ -114,7 +114,7 @@ impl ApiServer {
             .args(["--tls-private-key-file", &file("server.key")])
             .args(["--client-ca-file", &file("ca.crt")])
             .arg("--service-account-issuer=https://kubernetes.default.svc")
-            .args(["--service-account-key-file", &file("accounts.key")])
+            .args(["--service-account-key-file", &file("accounts.pub")])
             .args(["--service-account-signing-key-file", &file("accounts.key")])
             .args([
                 "--service-cluster-ip-range=10.0.0.0/24",
@@ -128,18 +128,24 @@ impl ApiServer {
         command
     }
 
-    async fn until_ready(&self) {
+    async fn until_ready(&mut self) {
         let (clock, client) = (Clock::real(), self.client(self.port));
+        let Some(server) = &mut self.server else {
+            return;
+        };
         let ready = async {
             loop {
                 let ask = http::Request::get("/readyz").body(Vec::new());
                 if client.request_text(ask.expect("a request")).await.is_ok() {
-                    return;
+                    return true;
+                }
+                if !matches!(server.try_wait(), Ok(None)) {
+                    return false;
                 }
                 clock.sleep(LOOK_EVERY).await;
             }
         };
-        if clock.timeout(START_LIMIT, ready).await.is_err() {
+        if clock.timeout(START_LIMIT, ready).await != Ok(true) {
             let log = std::fs::read_to_string(self.folder.path().join("kube-apiserver.log"));
             panic!("kube-apiserver is not ready: {}", log.unwrap_or_default());
         }
@@ -219,5 +225,7 @@ fn certify(folder: &Path) {
     vouch("server", &["127.0.0.1", "localhost"], None, server);
     let user = ExtendedKeyUsagePurpose::ClientAuth;
     vouch("admin", &[], Some("system:masters"), user);
-    write("accounts.key", key().serialize_pem());
+    let accounts = key();
+    write("accounts.key", accounts.serialize_pem());
+    write("accounts.pub", accounts.public_key_pem());
 }
