@@ -18,6 +18,7 @@ mod strings;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,6 +33,7 @@ pub use config::{
 };
 pub use findings::{Finding, Subject};
 pub use flavors::{FlavorError, FlavorTable};
+pub(crate) use wanted::{Wanted, wanted};
 
 use flavors::Vendor;
 use foreign::Foreign;

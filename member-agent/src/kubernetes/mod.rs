@@ -28,6 +28,7 @@ pub mod inventory;
 mod manifest;
 pub mod names;
 mod options;
+pub mod others;
 mod phase;
 mod record;
 mod resize;

@@ -12,8 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use super::flavors::{BETWEEN, bad_name};
 
-/// Label of a node that names its pool.
-pub(super) const POOL: &str = "meridian.dev/pool";
 /// Longest name of a pool that a label or a rule gives; what is left of 63 characters when a
 /// flavor and the hyphens before it are added.
 pub(super) const MAX_POOL_CHARS: usize = 31;

@@ -239,6 +239,42 @@ impl FlavorTable {
     }
 }
 
+impl FlavorTable {
+    /// Flavors of a vendor that a node selector admits, by name: the one that its labels tell, or,
+    /// when they tell none, all.
+    pub(super) fn flavors_with(
+        &self,
+        vendor: usize,
+        selector: Option<&BTreeMap<String, String>>,
+    ) -> Vec<String> {
+        let none = BTreeMap::new();
+        let selector = selector.unwrap_or(&none);
+        if let Some(flavor) = self.labelled_flavor(vendor, selector) {
+            return vec![flavor.to_owned()];
+        }
+        let products = &self.vendors[vendor].product;
+        if let Some(product) = products.iter().find_map(|key| selector.get(key)) {
+            return product_name(product).into_iter().collect();
+        }
+        let names = self.flavors[vendor]
+            .iter()
+            .map(|flavor| flavor.name.clone());
+        names.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+/// A product's own name as the name of a flavor; `None` when it cannot be one.
+pub(super) fn product_name(product: &str) -> Option<String> {
+    let letter = |c: char| match c.to_ascii_lowercase() {
+        c @ ('a'..='z' | '0'..='9') => c,
+        _ => ' ',
+    };
+    let words: String = product.chars().map(letter).collect();
+    let name = words.split_whitespace().collect::<Vec<_>>().join("-");
+    let fits = bad_name(&name, MAX_FLAVOR_CHARS).is_none() && name != CPU;
+    fits.then_some(name)
+}
+
 impl Vendor {
     /// True when gangs on its cards tolerate a taint. Kubernetes' own convention counts
     /// (kubernetes.io, "ExtendedResourceToleration"): a taint named after the resource.

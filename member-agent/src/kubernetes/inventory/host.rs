@@ -10,12 +10,13 @@ use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus};
 use meridian_api::validate::MAX_GPUS_PER_HOST;
 
 use super::cards::{Cards, part_of};
-use super::config::{InventoryConfig, POOL, bad_pool};
+use super::config::{InventoryConfig, bad_pool};
 use super::findings::Oddity;
-use super::flavors::{CPU, FlavorTable, MAX_FLAVOR_CHARS, Vendor, bad_name};
+use super::flavors::{CPU, FlavorTable, Vendor, product_name};
 use super::strings::{Name, Strings};
 use super::topology::{self, Levels};
 use crate::backend::NodeHealth;
+use crate::kubernetes::names::POOL;
 
 /// The vendor of what has no GPUs.
 const NO_VENDOR: u8 = u8::MAX;
@@ -140,7 +141,7 @@ impl Reading<'_> {
         }
         let product = vendor.product.iter().find_map(|key| self.labels.get(key));
         let product = product.map(|product| vendor.whole_product(product));
-        let named = product.and_then(|product| Some((product, name_of(product)?)));
+        let named = product.and_then(|product| Some((product, product_name(product)?)));
         let Some((product, flavor)) = named else {
             let cards = cards.capacity;
             self.note(Oddity::UnknownHardware { resource, cards });
@@ -284,16 +285,4 @@ impl Reading<'_> {
             self.note(Oddity::SeveralFlavors { flavors });
         }
     }
-}
-
-/// A product's own name as the name of a flavor; `None` when it cannot be one.
-fn name_of(product: &str) -> Option<String> {
-    let letter = |c: char| match c.to_ascii_lowercase() {
-        c @ ('a'..='z' | '0'..='9') => c,
-        _ => ' ',
-    };
-    let words: String = product.chars().map(letter).collect();
-    let name = words.split_whitespace().collect::<Vec<_>>().join("-");
-    let fits = bad_name(&name, MAX_FLAVOR_CHARS).is_none() && name != CPU;
-    fits.then_some(name)
 }
