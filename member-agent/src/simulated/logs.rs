@@ -131,6 +131,7 @@ fn last_words(pod: &Pod, steps: u64) -> String {
         PodPhase::Failed { exit_code, reason } => {
             format!("ended after {steps} steps: exit code {exit_code}, {reason}")
         }
+        PodPhase::Broken { reason } => format!("not heard after {steps} steps: {reason}"),
         PodPhase::Pending
         | PodPhase::Rejected { .. }
         | PodPhase::Bound
