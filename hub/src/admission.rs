@@ -176,9 +176,13 @@ impl HubAdmission {
             });
         }
         if change.operation == Operation::Delete && change.kind.plural == "tenants" {
-            return self
+            let mut admitted = self
                 .nothing_placed(change, "tenant", |row, name| row.tenant == name)
-                .await;
+                .await?;
+            // A tenant of that name which is added later is another.
+            let key = keys::history(&change.key.name);
+            admitted.puts.push(Op::Delete { key });
+            return Ok(admitted);
         }
         Ok(Admitted::default())
     }

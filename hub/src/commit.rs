@@ -11,7 +11,7 @@ use meridian_api::kinds::member_cluster::{
 use meridian_api::kinds::region::GpuCounts;
 use meridian_api::meta::{Condition, ConditionStatus};
 use meridian_api::quantity::{GpuQuantity, Time};
-use meridian_api::units::Millis;
+use meridian_api::units::{Millis, UnixMillis};
 use meridian_policies::model::{Contact, Placed, Regraded, Snapshot};
 use meridian_runtime::Clock;
 use meridian_store::keys::{self, ObjectKey, Part};
@@ -116,6 +116,26 @@ impl Committer {
             }
         }
         Ok(None)
+    }
+
+    /// Enters into tenants' histories what their running work has held, once an hour.
+    pub(crate) async fn record_histories(
+        &self,
+        model: &mut Model,
+        fence: Fence,
+        now: UnixMillis,
+    ) -> Result<(), StoreError> {
+        for (compare, op) in model.histories_due(now) {
+            let why = Operation::WriteCapacity;
+            let write = fence.write(self.store.as_ref(), why, vec![compare], vec![op]);
+            match write.await? {
+                Commit::Done(revision, events) => model.absorb_committed(&events, revision),
+                // The model has yet to see who wrote it: the next time does.
+                Commit::Conflict(_) => {}
+                Commit::Deposed => break,
+            }
+        }
+        Ok(())
     }
 
     /// An entry about the change's job, taken before it may go.

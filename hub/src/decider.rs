@@ -384,6 +384,9 @@ impl Decider {
         let now = self.options.clock.boot();
         self.chores.rest(now, now.since(situation.boot));
         self.committer
+            .record_histories(&mut self.model, fence, situation.now)
+            .await?;
+        self.committer
             .record_clusters(&mut self.model, fence, situation)
             .await
     }

@@ -260,6 +260,12 @@ fn write_row(
         Some(row) => put(key, row.to_json()),
         None => Op::Delete { key },
     }];
+    if next.is_none()
+        && let Some((compare, op)) = model.history_of_end(record, now)
+    {
+        compares.push(compare);
+        ops.push(op);
+    }
     if let Some(job) = job {
         if job.progress != model.job(gang.job)?.progress {
             let key = keys::progress(job.uid);

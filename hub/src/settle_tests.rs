@@ -2,6 +2,7 @@
 
 use meridian_api::ids::StoreGeneration;
 use meridian_api::kinds::federated_job::status::Phase;
+use meridian_api::units::Millis;
 use meridian_policies::lifecycle::{DrainReason, State};
 use meridian_policies::model::ClusterIx;
 use meridian_proto::v1::{self, GangStep};
@@ -53,6 +54,36 @@ fn success_frees_the_row_and_ends_the_job_in_one_write() {
     fixture.carry_out(&change);
     assert_eq!(phase(&fixture), Phase::Succeeded);
     assert!(fixture.model.waiting().is_empty());
+}
+
+#[test]
+fn what_a_gang_held_is_remembered_in_the_write_that_ends_it() {
+    let mut fixture = placed(State::Running);
+    fixture.saw(0, FIRST, GangStep::Succeeded, "");
+    let later = NOW.after(Millis(7 * 24 * 3_600_000));
+    let change = settle_gang(&fixture.model, gang(0), later).expect("news");
+    assert!(puts(&change, &keys::history("nlp")) && compares(&change, &keys::history("nlp")));
+    let before = fixture.model.histories.average("nlp", later);
+    fixture.carry_out(&change);
+    let held = fixture.model.histories.average("nlp", later);
+    // A week of 8 cards, which is the half-life: half of what they would come to in the end.
+    assert_eq!(before.0[0], 0);
+    assert!((3_900..=4_100).contains(&held.0[0]), "{held:?}");
+    assert_eq!(fixture.model.histories_due(later), [], "nothing runs");
+}
+
+#[test]
+fn what_runs_is_entered_once_an_hour() {
+    let mut fixture = placed(State::Running);
+    let now = NOW.after(Millis(3_600_000));
+    let due = fixture.model.histories_due(now);
+    let [(_, meridian_store::Op::Put { value, .. })] = due.as_slice() else {
+        panic!("one write: {due:?}");
+    };
+    fixture.put("history/nlp", value);
+    assert_eq!(fixture.model.histories_due(now), []);
+    let next = now.after(Millis(3_600_000));
+    assert_eq!(fixture.model.histories_due(next).len(), 1);
 }
 
 #[test]

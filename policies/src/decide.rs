@@ -11,13 +11,15 @@ use crate::books;
 use crate::candidates::{Preference, allows_cluster, is_open, lacks, preference};
 use crate::causes;
 use crate::fit::{Fit, fit};
+use crate::history::use_of;
 use crate::model::{
     Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, Lacking, Place, Placed, Plan, Pool,
-    PoolIx, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx, Waiting, WaitingIx,
+    PoolIx, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx, Use, Waiting, WaitingIx,
 };
-use crate::order;
+use crate::order::Queue;
 use crate::quota::{Ledger, Reach, gpus_per_job};
 use crate::shapes;
+use crate::shares::Shares;
 use crate::sizes::largest;
 
 /// Decides one round.
@@ -37,17 +39,20 @@ use crate::sizes::largest;
 #[must_use]
 pub fn decide(snapshot: &Snapshot) -> Plan {
     let mut round = Round::new(snapshot);
-    let queue = order::queue(snapshot);
+    let mut shares = Shares::new(snapshot);
     let mut placements = Vec::new();
-    let mut left = queue;
+    let mut left: Vec<WaitingIx> = (0..).map(WaitingIx).take(snapshot.waiting.len()).collect();
     for reach in [Reach::Nominal, Reach::Borrowing] {
         let mut failed = BTreeSet::new();
         let mut passed_over = Vec::new();
-        for ix in left {
-            match round.try_place(ix, reach, &mut failed) {
-                Some(placed) => placements.push(placed),
-                None => passed_over.push(ix),
-            }
+        let mut queue = Queue::new(snapshot, &mut shares, &left);
+        while let Some(ix) = queue.next() {
+            let Some(placed) = round.try_place(ix, reach, &mut failed) else {
+                passed_over.push(ix);
+                continue;
+            };
+            queue.charge(round.gang(ix).tenant, round.worth(&placed));
+            placements.push(placed);
         }
         left = passed_over;
     }
@@ -131,6 +136,14 @@ impl<'a> Round<'a> {
 
     pub(crate) fn gang(&self, ix: WaitingIx) -> &'a Waiting {
         &self.snapshot.waiting[ix.index()]
+    }
+
+    /// What a placement adds to its tenant's share.
+    fn worth(&self, placed: &Placed) -> Use {
+        let gang = self.gang(placed.waiting);
+        let flavor = self.snapshot.pools[placed.pool.index()].flavor;
+        let worth = self.snapshot.flavors[flavor.index()].worth;
+        use_of(gang.shape.demand(&placed.pods), worth)
     }
 
     /// Places the gang if it can be placed within `reach`. `failed` holds the kinds of gangs that

@@ -144,7 +144,17 @@ pub struct Tenant {
     pub running_jobs: Option<u32>,
     /// Its money, if it is counted.
     pub budget: Option<Budget>,
+    /// Twice the weight, twice the share; at least 1.
+    pub weight: u32,
+    /// What it itself has held on average, lately most.
+    pub history: Use,
 }
+
+/// What counts in shares: thousandths of the reference card by worth, thousandths of a core,
+/// mebibytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Use(pub [u64; 3]);
 
 /// Money of a tenant, with everything below it, in this period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

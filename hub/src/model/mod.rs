@@ -7,6 +7,7 @@
 mod catalog;
 mod digest;
 mod fleet;
+mod histories;
 mod jobs;
 mod offers;
 mod snapshot;
@@ -22,6 +23,7 @@ use meridian_store::{Event, KeyValue};
 pub(crate) use catalog::{Catalog, Versioned};
 pub(crate) use digest::{Digest, observations};
 pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, Written};
+pub(crate) use histories::Histories;
 pub(crate) use jobs::{
     FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, TemplateHash, Trouble,
 };
@@ -55,6 +57,8 @@ pub(crate) struct Model {
     pub(crate) catalog: Catalog,
     /// Clusters and what their agents see.
     pub(crate) fleet: Fleet,
+    /// What tenants have held.
+    pub(crate) histories: Histories,
     jobs: BTreeMap<Uid, Job>,
     names: BTreeMap<(String, String), Uid>,
     placements: BTreeMap<GangId, StoredPlacement>,
@@ -202,6 +206,7 @@ impl Model {
             }
             ("placements", gang) => self.put_placement(gang, entry),
             ("progress", job) => self.put_progress(job, entry),
+            ("history", tenant) => self.histories.put(tenant, entry),
             ("capacity", cluster) => self.fleet.put_capacity(cluster, &entry.value),
             ("hub", _) => self.put_head(entry),
             // Agents, idempotency records and templates are read where they are needed.
@@ -333,6 +338,7 @@ impl Model {
                     self.refresh_gang(gang);
                 }
             }
+            ("history", tenant) => self.histories.delete(tenant, revision),
             _ => {}
         }
     }

@@ -85,7 +85,7 @@ impl Model {
             flavors: self.flavor_rows(&ordinals),
             regions: ordinals.regions.keys().cloned().collect(),
             classes: self.class_rows(),
-            tenants: self.tenant_rows(&ordinals),
+            tenants: self.tenant_rows(&ordinals, situation.now),
             clusters: self.cluster_rows(&ordinals, situation),
             ..Snapshot::default()
         };
@@ -201,7 +201,7 @@ impl Model {
         self.catalog.classes.iter().map(row).collect()
     }
 
-    fn tenant_rows(&self, ordinals: &Ordinals) -> Vec<Tenant> {
+    fn tenant_rows(&self, ordinals: &Ordinals, now: UnixMillis) -> Vec<Tenant> {
         let quotas = self.catalog.quotas.values().map(|quota| &quota.value.spec);
         let quotas: BTreeMap<&str, &TenantQuotaSpec> =
             quotas.map(|spec| (spec.tenant.as_str(), spec)).collect();
@@ -221,6 +221,10 @@ impl Model {
                 running_jobs: limits.running_jobs,
                 // What is spent is not added up yet: no budget is ever used up.
                 budget: None,
+                weight: quota
+                    .and_then(|quota| quota.fair_sharing)
+                    .map_or(1, |it| it.weight),
+                history: self.histories.average(name, now),
             }
         };
         self.catalog.tenants.iter().map(row).collect()

@@ -136,6 +136,12 @@ pub fn progress(job: Uid) -> Bytes {
     format!("progress/{job}").into()
 }
 
+/// What a tenant has held, lately most.
+#[must_use]
+pub fn history(tenant: &str) -> Bytes {
+    format!("history/{tenant}").into()
+}
+
 /// Everything: what a model is loaded from and kept warm by.
 #[must_use]
 pub fn everything() -> KeyRange {

@@ -12,7 +12,7 @@ use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
     Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, GangShape, Pool,
-    RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Waiting,
+    RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Use, Waiting,
 };
 use meridian_policies::quota::rows_of;
 
@@ -292,6 +292,7 @@ fn tenant_rows(
             let flavor = |name: &str| flavors.get(name).copied();
             rows_of(&quota.spec, flavor, |name| regions.get(name).copied())
         });
+        let weight = quota.and_then(|quota| quota.spec.fair_sharing);
         let parent = tenant.spec.parent.as_ref();
         rows.push(Tenant {
             name: name.clone(),
@@ -300,6 +301,8 @@ fn tenant_rows(
             gpus_per_job: limits.gpus_per_job.map(|limit| limit.0),
             running_jobs: limits.running_jobs,
             budget: None,
+            weight: weight.map_or(1, |sharing| sharing.weight),
+            history: Use::default(),
         });
     }
     rows

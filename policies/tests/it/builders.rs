@@ -170,6 +170,8 @@ pub(crate) fn tenant(name: &str, parent: Option<u32>) -> Tenant {
         gpus_per_job: None,
         running_jobs: None,
         budget: None,
+        weight: 1,
+        history: Use::default(),
     }
 }
 

@@ -145,9 +145,10 @@ fn tenant(index: u32, flavors: u32) -> impl Strategy<Value = Tenant> {
         option::weighted(0.2, amount()),
         option::weighted(0.2, 0..4_u32),
         budget(),
+        (1..4_u32, 0..3_u64),
     )
         .prop_map(
-            move |(parent, mut quotas, gpus_per_job, running_jobs, budget)| {
+            move |(parent, mut quotas, gpus_per_job, running_jobs, budget, share)| {
                 quotas.sort_by_key(|row| row.measure);
                 quotas.dedup_by_key(|row| row.measure);
                 Tenant {
@@ -157,6 +158,8 @@ fn tenant(index: u32, flavors: u32) -> impl Strategy<Value = Tenant> {
                     gpus_per_job,
                     running_jobs,
                     budget,
+                    weight: share.0,
+                    history: Use([share.1 * 8_000; 3]),
                 }
             },
         )

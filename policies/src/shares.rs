@@ -1,0 +1,86 @@
+//! Shares: how much each tenant has of the fleet, by worth.
+//!
+//! Owns the dominant-resource share at every level of the tenant tree: of GPUs by worth, CPU and
+//! memory, the largest counts, divided by the tenant's weight. Present use and history count
+//! alike. What is placed counts at once, so a burst is charged as it is let in. Never orders.
+
+use crate::history::use_of;
+use crate::model::{Snapshot, Tenant, TenantIx, Use};
+use crate::quota::ancestry;
+use crate::shapes;
+
+/// A share in units of 2^-32 of the fleet for a tenant of weight 1.
+pub(crate) type Share = u64;
+
+/// Use of every tenant, alone and with everything below it.
+pub(crate) struct Shares<'a> {
+    tenants: &'a [Tenant],
+    /// What the fleet has, twice: use is present and history together.
+    totals: [u128; 3],
+    alone: Vec<[u64; 3]>,
+    with_below: Vec<[u64; 3]>,
+}
+
+impl<'a> Shares<'a> {
+    /// Shares of what is held, and was.
+    pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
+        let tenants = snapshot.tenants.as_slice();
+        let mut totals = [0_u128; 3];
+        for pool in &snapshot.pools {
+            let worth = snapshot.flavors[pool.flavor.index()].worth;
+            let all = use_of(shapes::allocatable(&pool.shapes), worth);
+            for (total, part) in totals.iter_mut().zip(all.0) {
+                *total += 2 * u128::from(part);
+            }
+        }
+        let mut shares = Self {
+            tenants,
+            totals,
+            alone: vec![[0; 3]; tenants.len()],
+            with_below: vec![[0; 3]; tenants.len()],
+        };
+        for (tenant, ix) in tenants.iter().zip((0..).map(TenantIx)) {
+            shares.charge(ix, tenant.history);
+        }
+        for held in &snapshot.held {
+            let worth = snapshot.flavors.get(held.flavor.index());
+            let worth = worth.map_or(1000, |flavor| flavor.worth);
+            shares.charge(held.tenant, use_of(held.resources, worth));
+        }
+        shares
+    }
+
+    /// Counts what a tenant has.
+    pub(crate) fn charge(&mut self, tenant: TenantIx, has: Use) {
+        let add = |sums: &mut [u64; 3]| {
+            for (sum, part) in sums.iter_mut().zip(has.0) {
+                *sum = sum.saturating_add(part);
+            }
+        };
+        if let Some(alone) = self.alone.get_mut(tenant.index()) {
+            add(alone);
+        }
+        for (ix, _) in ancestry(self.tenants, tenant) {
+            add(&mut self.with_below[ix.index()]);
+        }
+    }
+
+    /// Share of a tenant with everything below it, among its siblings.
+    pub(crate) fn of(&self, tenant: TenantIx) -> Share {
+        let weight = self.tenants[tenant.index()].weight;
+        self.weigh(&self.with_below[tenant.index()], weight)
+    }
+
+    /// Share of what stands at a tenant itself, among what is directly below it.
+    pub(crate) fn alone(&self, tenant: TenantIx) -> Share {
+        self.weigh(&self.alone[tenant.index()], 1)
+    }
+
+    fn weigh(&self, sums: &[u64; 3], weight: u32) -> Share {
+        let parts = sums.iter().zip(self.totals);
+        let parts = parts.filter(|(_, total)| *total > 0);
+        let parts = parts.map(|(sum, total)| (u128::from(*sum) << 32) / total);
+        let dominant = parts.max().unwrap_or(0) / u128::from(weight.max(1));
+        Share::try_from(dominant).unwrap_or(Share::MAX)
+    }
+}
