@@ -24,6 +24,7 @@ mod grpc {
     pub(super) const UNIMPLEMENTED: u16 = 12;
     pub(super) const INTERNAL: u16 = 13;
     pub(super) const UNAVAILABLE: u16 = 14;
+    pub(super) const UNAUTHENTICATED: u16 = 16;
 }
 
 macro_rules! codes {
@@ -115,6 +116,21 @@ codes! {
     AgentVersionMismatch = "E5002", "agent-version-mismatch", 400, FAILED_PRECONDITION;
     /// A younger life of the same agent is attached.
     AgentSuperseded = "E5003", "agent-superseded", 409, ABORTED;
+    /// Whoever calls has no certificate of an agent, or no agent of that cluster has joined.
+    AgentNotJoined = "E5010", "agent-not-joined", 401, UNAUTHENTICATED;
+    /// The agent's certificate has ended.
+    CertificateExpired = "E5011", "certificate-expired", 401, UNAUTHENTICATED;
+    /// The agent's right to speak for its cluster was taken away.
+    AgentRevoked = "E5012", "agent-revoked", 403, PERMISSION_DENIED;
+    /// A certificate request that nothing is issued for: too large, badly signed, or of a kind of
+    /// key that is not let in.
+    BadCertificateRequest = "E5013", "bad-certificate-request", 400, INVALID_ARGUMENT;
+    /// A join token that was never given out, or that a newer one has replaced.
+    JoinTokenUnknown = "E5020", "join-token-unknown", 403, PERMISSION_DENIED;
+    /// A join token that has let another agent in.
+    JoinTokenUsed = "E5021", "join-token-used", 403, PERMISSION_DENIED;
+    /// A join token whose time is over.
+    JoinTokenExpired = "E5022", "join-token-expired", 403, PERMISSION_DENIED;
     /// The gang has no pods that could be read.
     NoLogs = "E5030", "no-logs", 409, FAILED_PRECONDITION;
     /// The cluster cannot be asked: its agent is not heard.

@@ -9,6 +9,7 @@ pub mod document;
 pub mod errors;
 pub mod fields;
 pub mod ids;
+pub mod join;
 pub mod kinds;
 pub mod meta;
 pub mod quantity;

@@ -223,14 +223,15 @@ impl HubAdmission {
         })
     }
 
-    /// With a cluster go its agent's binding and its capacity: a cluster of that name which is
-    /// added later is another.
+    /// With a cluster go its agent's binding, its identity and its capacity: a cluster of that name
+    /// which is added later is another.
     async fn cluster_delete(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
         let mut admitted = self
             .nothing_placed(change, "cluster", |row, name| row.cluster == name)
             .await?;
         let gone = [
             keys::agent(&change.key.name),
+            keys::identity(&change.key.name),
             keys::capacity(&change.key.name),
         ];
         admitted.puts.extend(gone.map(|key| Op::Delete { key }));

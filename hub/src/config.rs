@@ -32,6 +32,15 @@ pub struct HubConfig {
     /// Workload class of gangs that others make in a member cluster and that name none; absent =
     /// such gangs are not queued.
     pub offered_class: Option<String>,
+    /// Whoever reaches the agents' listener may speak for any cluster, in the clear: for the
+    /// playground, tests and first steps on one machine.
+    pub insecure_agents: bool,
+    /// The authority that issues agents' certificates, as files that every replica is given. Absent
+    /// = made at the first start and kept in the store: then whoever can read the store or a backup
+    /// of it can make itself any cluster's agent.
+    pub agent_ca: Option<AgentCaFiles>,
+    /// Certificates of agents and of their listener.
+    pub agent_certificates: AgentCertificatesConfig,
     /// Where the truth is.
     pub store: StoreConfig,
     /// Terms of leadership, milliseconds.
@@ -54,11 +63,55 @@ impl Default for HubConfig {
             agents_advertise: None,
             allow_anonymous_from_anywhere: false,
             offered_class: None,
+            insecure_agents: false,
+            agent_ca: None,
+            agent_certificates: AgentCertificatesConfig::default(),
             store: StoreConfig::default(),
             leadership: LeadershipConfig::default(),
             contact: ContactConfig::default(),
             history: Millis::seconds(600),
             telemetry: TelemetryConfig::default(),
+        }
+    }
+}
+
+/// An authority as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AgentCaFiles {
+    /// Its certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// What certificates say and how long they last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AgentCertificatesConfig {
+    /// Whose names they are: `spiffe://<trustDomain>/cluster/<name>`.
+    pub trust_domain: String,
+    /// Life of an agent's certificate, milliseconds. It is renewed after two thirds.
+    pub validity: Millis,
+    /// How long after its end an agent may still renew it, milliseconds: an agent that was cut off
+    /// for longer must join again.
+    pub renewable_for: Millis,
+    /// Life of the listener's own certificate, milliseconds. It is renewed after two thirds.
+    pub hub_validity: Millis,
+    /// More names and addresses of this hub, for clients that check what they dial. Agents ask for
+    /// the role `meridian-hub`, wherever they dial.
+    pub hub_names: Vec<String>,
+}
+
+impl Default for AgentCertificatesConfig {
+    fn default() -> Self {
+        Self {
+            trust_domain: "meridian".to_owned(),
+            validity: Millis::seconds(24 * 3600),
+            // A hub that is lost on Friday evening and rebuilt two weeks later finds its agents.
+            renewable_for: Millis::seconds(30 * 24 * 3600),
+            hub_validity: Millis::seconds(7 * 24 * 3600),
+            hub_names: Vec::new(),
         }
     }
 }
@@ -242,22 +295,59 @@ impl HubConfig {
             "contact.unreachable",
             contact.unreachable,
         )?;
+        self.check_certificates()?;
+        self.check_listeners()
+    }
+
+    fn check_certificates(&self) -> Result<(), ConfigError> {
+        let certificates = &self.agent_certificates;
+        // Shorter ones would end between two tries to renew them.
+        let least = Millis::seconds(10);
+        for (field, life) in [
+            ("agentCertificates.validity", certificates.validity),
+            ("agentCertificates.hubValidity", certificates.hub_validity),
+        ] {
+            if life < least {
+                return Err(ConfigError::Contradiction {
+                    field,
+                    value: life.to_string(),
+                    must: format!("must be at least {least}"),
+                });
+            }
+        }
+        let domain = &certificates.trust_domain;
+        let is_good =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
+        if domain.is_empty() || domain.len() > 255 || !domain.bytes().all(is_good) {
+            return Err(ConfigError::Contradiction {
+                field: "agentCertificates.trustDomain",
+                value: format!("{domain:?}"),
+                must: "must be 1 to 255 of a-z, 0-9, dot, hyphen and underscore".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn check_listeners(&self) -> Result<(), ConfigError> {
         if self.allow_anonymous_from_anywhere {
             return Ok(());
         }
-        for (field, address) in [
-            ("usersListen", &self.users_listen),
-            ("agentsListen", &self.agents_listen),
-        ] {
-            if !is_loopback(address) {
-                return Err(ConfigError::Contradiction {
-                    field,
-                    value: address.clone(),
-                    must: "a loopback address while nobody is identified, or set \
-                           allowAnonymousFromAnywhere: true to open it to everybody who can reach it"
-                        .to_owned(),
-                });
-            }
+        let agents = self.insecure_agents.then_some(&self.agents_listen);
+        let open = [
+            ("usersListen", Some(&self.users_listen)),
+            ("agentsListen", agents),
+        ];
+        for (field, address) in open {
+            let Some(address) = address.filter(|address| !is_loopback(address)) else {
+                continue;
+            };
+            return Err(ConfigError::Contradiction {
+                field,
+                value: address.clone(),
+                must: "a loopback address while nobody is identified there, or set \
+                       allowAnonymousFromAnywhere: true to open it to everybody who can reach it"
+                    .to_owned(),
+            });
         }
         Ok(())
     }
@@ -334,6 +424,33 @@ mod tests {
         }
         .check()
         .expect("told so");
+    }
+
+    #[test]
+    fn agents_may_come_from_anywhere_only_with_certificates() {
+        let open = HubConfig {
+            agents_listen: "0.0.0.0:7443".into(),
+            ..HubConfig::default()
+        };
+        open.check().expect("they prove who they are");
+        let insecure = HubConfig {
+            insecure_agents: true,
+            ..open
+        };
+        let error = insecure.check().expect_err("refused").to_string();
+        assert!(error.contains("agentsListen"), "{error}");
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_renewed_in_time_are_refused() {
+        let mut config = HubConfig::default();
+        config.agent_certificates.validity = Millis(9_999);
+        assert!(config.check().is_err());
+        config.agent_certificates = AgentCertificatesConfig {
+            trust_domain: "a/b".to_owned(),
+            ..AgentCertificatesConfig::default()
+        };
+        assert!(config.check().is_err());
     }
 
     #[test]

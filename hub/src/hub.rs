@@ -13,8 +13,10 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use meridian_api::units::Millis;
 use meridian_apiserver::{RegistryError, Resources, ResourcesOptions};
+use meridian_proto::v1::agent_admission_service_server::AgentAdmissionServiceServer;
 use meridian_proto::v1::agent_service_server::AgentServiceServer;
 use meridian_proto::v1::federation_service_server::FederationServiceServer;
+use meridian_proto::v1::join_service_server::JoinServiceServer;
 use meridian_runtime::network::{self, Listener};
 use meridian_runtime::{Clock, Network, Random, Tasks};
 use meridian_store::SharedStore;
@@ -25,6 +27,7 @@ use crate::config::HubConfig;
 use crate::decider::{Decider, DeciderOptions, Execution};
 use crate::explanations::Explanations;
 use crate::housekeeping;
+use crate::identity::{self, Admission, AuthorityError, Identities, Joins};
 use crate::journal::Journal;
 use crate::kinds;
 use crate::leadership::{Election, Leader, Leadership};
@@ -42,6 +45,8 @@ use crate::views::Views;
 
 /// A digest of the largest cluster that the model takes in stays below this.
 const MAX_AGENT_MESSAGE: usize = 8 * 1024 * 1024;
+/// A token and a certificate request, from whoever reaches the listener.
+const MAX_JOIN_MESSAGE: usize = 16 * 1024;
 
 /// What a hub is made of.
 pub struct HubOptions {
@@ -77,6 +82,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// Agents cannot be identified.
+    #[error("the agents' listener cannot be secured")]
+    Identities(#[from] AuthorityError),
 }
 
 /// A running hub.
@@ -109,6 +117,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let users = listen(options.network.as_ref(), &options.config.users_listen).await?;
     let agents = listen(options.network.as_ref(), &options.config.agents_listen).await?;
     let (users_at, agents_at) = (users.address().to_owned(), agents.address().to_owned());
+    let (identities, agents) = identify(&options, agents).await?;
     let leadership = campaign(&options, &users_at, &agents_at);
     let (events_in, events) = mpsc::channel(SESSION_EVENTS);
     let (questions_in, questions) = mpsc::channel(QUESTIONS);
@@ -127,7 +136,11 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let resources = serve_objects(&options, &shared)?;
     decide(&options, &shared, &resources, events, questions);
     keep_house(&options, &leadership);
-    serve_agents(agents, &options, &shared, events_in);
+    serve_agents(agents, &options, &shared, identities.clone(), events_in);
+    let admission = Admission {
+        identities,
+        hub: advertised(&options.config, &agents_at),
+    };
     let HubOptions {
         store,
         clock,
@@ -149,10 +162,10 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
         logs: shared.logs.clone(),
         watches: Arc::new(Semaphore::new(MAX_WATCHES)),
     };
-    serve_users(users, service, &store, &metrics, &tasks);
+    serve_users(users, service, admission, &store, &metrics, &tasks);
     tracing::warn!(
-        users = %users_at, agents = %agents_at,
-        "listening; NOBODY IS IDENTIFIED: whoever reaches these addresses may do everything"
+        users = %users_at,
+        "NOBODY IS IDENTIFIED at the users' address: whoever reaches it may do everything"
     );
     Ok(HubHandle {
         users: users_at,
@@ -175,14 +188,44 @@ struct Shared {
     logs: LogDesk,
 }
 
+/// Agents' address of this hub, as others are told it.
+fn advertised(config: &HubConfig, agents: &str) -> String {
+    let advertised = config.agents_advertise.clone();
+    advertised.unwrap_or_else(|| agents.to_owned())
+}
+
+/// Puts TLS over the agents' listener, unless it was asked in so many words to do without.
+async fn identify(
+    options: &HubOptions,
+    agents: Listener,
+) -> Result<(Option<Identities>, Listener), StartError> {
+    let HubOptions {
+        config,
+        store,
+        clock,
+        random,
+        tasks,
+        ..
+    } = options;
+    if config.insecure_agents {
+        tracing::warn!(
+            agents = %agents.address(),
+            "AGENTS ARE NOT IDENTIFIED: whoever reaches this address may speak for any cluster"
+        );
+        return Ok((None, agents));
+    }
+    let identities = Identities::open(config, store, clock, random).await?;
+    let secured = identity::secure(&identities, agents, config, tasks)?;
+    let watch = identities.registry().watch(tasks.cancelled());
+    tasks.spawn("identities", watch);
+    Ok((Some(identities), secured))
+}
+
 fn campaign(options: &HubOptions, users: &str, agents: &str) -> Leadership {
     let config = &options.config;
     let me = Leader {
         name: config.name.clone(),
-        agents: config
-            .agents_advertise
-            .clone()
-            .unwrap_or_else(|| agents.to_owned()),
+        agents: advertised(config, agents),
         users: config
             .users_advertise
             .clone()
@@ -268,6 +311,7 @@ fn serve_agents(
     listener: Listener,
     options: &HubOptions,
     shared: &Shared,
+    identities: Option<Identities>,
     events: mpsc::Sender<SessionEvent>,
 ) {
     let HubOptions {
@@ -288,10 +332,15 @@ fn serve_agents(
         terms: config.contact_terms(),
         beat: config.contact.beat,
         tasks: tasks.clone(),
+        identities: identities.clone(),
     });
     let service = AgentServiceServer::new(sessions).max_decoding_message_size(MAX_AGENT_MESSAGE);
+    let joins = identities.map(|identities| {
+        JoinServiceServer::new(Joins(identities)).max_decoding_message_size(MAX_JOIN_MESSAGE)
+    });
     let serving = network::grpc_server(options.network.as_ref())
         .add_service(service)
+        .add_optional_service(joins)
         .serve_with_incoming_shutdown(listener.into_stream(), tasks.cancelled().cancelled_owned());
     tasks.spawn("agents' listener", serving);
 }
@@ -300,6 +349,7 @@ fn serve_agents(
 fn serve_users(
     listener: Listener,
     service: Users,
+    admission: Admission,
     store: &SharedStore,
     metrics: &Metrics,
     tasks: &Tasks,
@@ -310,7 +360,8 @@ fn serve_users(
         metrics: metrics.clone(),
     };
     let api = meridian_apiserver::router(service.resources.clone());
-    let grpc = tonic::service::Routes::new(FederationServiceServer::new(service));
+    let grpc = tonic::service::Routes::new(FederationServiceServer::new(service))
+        .add_service(AgentAdmissionServiceServer::new(admission));
     let router = Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/livez", get(|| async { "ok" }))

@@ -15,6 +15,7 @@ pub mod fence;
 mod fixture_tests;
 mod housekeeping;
 mod hub;
+mod identity;
 pub mod journal;
 mod kinds;
 pub mod leadership;
@@ -35,3 +36,4 @@ mod views;
 
 pub use decider::Execution;
 pub use hub::{HubHandle, HubOptions, StartError, start};
+pub use identity::AuthorityError;

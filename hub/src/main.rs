@@ -57,6 +57,9 @@ struct Arguments {
     /// Open the listeners to everybody who can reach them, though nobody is identified
     #[arg(long)]
     allow_anonymous_from_anywhere: bool,
+    /// Let agents connect in the clear and without certificates, as whichever cluster they say
+    #[arg(long, env = "MERIDIAN_HUB_INSECURE_AGENTS")]
+    insecure_agents: bool,
     /// Print the schema of the configuration file and exit
     #[arg(long)]
     print_schema: bool,
@@ -87,6 +90,7 @@ impl Arguments {
         config.telemetry.json |= self.log_json;
         config.telemetry.otlp_endpoint = self.otlp.clone().or(config.telemetry.otlp_endpoint);
         config.allow_anonymous_from_anywhere |= self.allow_anonymous_from_anywhere;
+        config.insecure_agents |= self.insecure_agents;
         config.check()?;
         Ok(config)
     }

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     "meridian/v1/common.proto",
     "meridian/v1/agent.proto",
     "meridian/v1/federation.proto",
+    "meridian/v1/join.proto",
 ];
 const GENERATED: &str = "meridian.v1.rs";
 

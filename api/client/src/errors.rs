@@ -236,6 +236,7 @@ fn kind_of_code(code: &str) -> Option<FailureKind> {
         | ErrorCode::ImmutableField
         | ErrorCode::ImpossibleGang
         | ErrorCode::NeverPlaceable
+        | ErrorCode::BadCertificateRequest
         | ErrorCode::AgentVersionMismatch => FailureKind::Invalid,
         ErrorCode::NotFound => FailureKind::NotFound,
         ErrorCode::AlreadyExists => FailureKind::AlreadyExists,
@@ -245,7 +246,14 @@ fn kind_of_code(code: &str) -> Option<FailureKind> {
         | ErrorCode::NoLogs
         | ErrorCode::AgentSuperseded => FailureKind::Conflict,
         ErrorCode::Expired => FailureKind::Expired,
-        ErrorCode::Forbidden | ErrorCode::ClusterClaimed => FailureKind::NotAllowed,
+        ErrorCode::Forbidden
+        | ErrorCode::ClusterClaimed
+        | ErrorCode::AgentNotJoined
+        | ErrorCode::CertificateExpired
+        | ErrorCode::AgentRevoked
+        | ErrorCode::JoinTokenUnknown
+        | ErrorCode::JoinTokenUsed
+        | ErrorCode::JoinTokenExpired => FailureKind::NotAllowed,
         ErrorCode::Denied | ErrorCode::InvalidTree | ErrorCode::LimitExceeded => {
             FailureKind::Denied
         }

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use meridian_api::ids::{Epoch, GangId, Incarnation};
 use tokio::sync::{mpsc, watch};
 
+pub(crate) use attach::declared;
 pub(crate) use logs::{LogDesk, LogTarget};
 pub(crate) use orders::{Order, Orders, orders_of};
 pub(crate) use service::{AgentSessions, SessionOptions};

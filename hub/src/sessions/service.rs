@@ -13,6 +13,7 @@ use meridian_api::ids::Incarnation;
 use meridian_api::units::Millis;
 use meridian_proto::v1::agent_service_server::AgentService;
 use meridian_proto::{status, v1};
+use meridian_runtime::network::Peer;
 use meridian_runtime::{Clock, Tasks};
 use meridian_store::SharedStore;
 use tokio::sync::mpsc;
@@ -20,11 +21,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::attach::{attach, protocol};
+use super::attach::{Attached, Presented, attach, protocol};
 use super::logs::LogDesk;
 use super::session::{OUTBOX, Session};
 use super::{Orderbook, SessionEvents};
 use crate::fence::Fence;
+use crate::identity::Identities;
 use crate::leadership::{Leadership, Role};
 use crate::model::{ContactTerms, Heard};
 use crate::templates::Templates;
@@ -55,6 +57,8 @@ pub(crate) struct SessionOptions {
     pub(crate) beat: Millis,
     /// Where session tasks run.
     pub(crate) tasks: Tasks,
+    /// Who may speak for which cluster; `None` where agents are not identified.
+    pub(crate) identities: Option<Identities>,
 }
 
 /// The agents' service.
@@ -109,15 +113,23 @@ impl AgentService for AgentSessions {
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<Outgoing>, Status> {
         let fence = self.fence()?;
+        let peer = request.extensions().get::<Peer>().cloned();
         let mut incoming = request.into_inner();
         let hello = self.hello(&mut incoming).await?;
         let refuse = |error: ApiError| {
-            tracing::warn!(cluster = %hello.cluster, %error, "agent refused");
+            tracing::warn!(
+                cluster = %hello.cluster, code = %error.code, %error, "agent refused"
+            );
             status::to_status(&error)
         };
         let spoken = protocol(&hello).map_err(refuse)?;
-        let attached = attach(&self.options.store, fence, &hello).await;
-        let incarnation = attached.map_err(refuse)?;
+        let (store, identities) = (&self.options.store, self.options.identities.as_ref());
+        let presented = Presented {
+            hello: &hello,
+            peer: peer.as_ref(),
+        };
+        let attached = attach(store, identities, fence, presented).await;
+        let Attached { incarnation, right } = attached.map_err(refuse)?;
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let cluster = hello.cluster.clone();
         let session = Session {
@@ -126,6 +138,7 @@ impl AgentService for AgentSessions {
             fence,
             incarnation,
             superseded: self.newest.enter(&cluster, incarnation),
+            right,
             heard: Heard::default(),
             outbox,
         };

@@ -22,6 +22,7 @@ use super::orders::{Order, Orders, intent};
 use super::service::SessionOptions;
 use super::{Said, SessionEvent};
 use crate::fence::Fence;
+use crate::identity::{Lapse, Right};
 use crate::leadership::Role;
 use crate::model::{Digest, Heard, observations};
 use crate::templates::Page;
@@ -46,6 +47,10 @@ enum End {
     Hung,
     #[error("a younger life of the agent has attached")]
     Superseded,
+    #[error("its right to speak for the cluster was taken away")]
+    Revoked,
+    #[error("its certificate has ended")]
+    Expired,
     #[error("its MemberCluster is gone")]
     Undeclared,
     #[error("the lead is lost")]
@@ -61,6 +66,7 @@ pub(super) struct Session {
     pub(super) fence: Fence,
     pub(super) incarnation: Incarnation,
     pub(super) superseded: CancellationToken,
+    pub(super) right: Option<Right>,
     pub(super) heard: Heard,
     pub(super) outbox: mpsc::Sender<Result<v1::HubMessage, Status>>,
 }
@@ -150,8 +156,20 @@ impl Session {
             tokio::select! {
                 () = leadership.changed() => {}
                 () = self.superseded.cancelled() => return End::Superseded,
+                lapse = self.lapsed() => return match lapse {
+                    Lapse::Revoked => End::Revoked,
+                    Lapse::Expired => End::Expired,
+                },
                 () = stop.cancelled() => return End::Stopping,
             }
+        }
+    }
+
+    /// Returns when the agent may not speak for the cluster any more.
+    async fn lapsed(&self) -> Lapse {
+        match &self.right {
+            Some(right) => right.lapsed(&self.options.clock).await,
+            None => std::future::pending().await,
         }
     }
 
@@ -307,6 +325,16 @@ impl Session {
             End::Superseded => status::to_status(
                 &ApiError::new(ErrorCode::AgentSuperseded, end.to_string())
                     .help("run one agent per cluster; it alone may use its state folder"),
+            ),
+            End::Revoked => status::to_status(
+                &ApiError::new(ErrorCode::AgentRevoked, end.to_string()).help(format!(
+                    "let it join: meridian cluster join {}",
+                    self.cluster
+                )),
+            ),
+            End::Expired => status::to_status(
+                &ApiError::new(ErrorCode::CertificateExpired, end.to_string())
+                    .help("the agent renews it by itself"),
             ),
             End::Undeclared => {
                 status::to_status(&ApiError::new(ErrorCode::NotFound, end.to_string()))

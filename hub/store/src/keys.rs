@@ -118,6 +118,12 @@ pub fn store_generation() -> Bytes {
     Bytes::from_static(b"hub/store-generation")
 }
 
+/// The authority that issues agents' certificates, with its key.
+#[must_use]
+pub fn agent_authority() -> Bytes {
+    Bytes::from_static(b"hub/agent-authority")
+}
+
 /// The packed record of one gang's placement.
 #[must_use]
 pub fn placement(gang: GangId) -> Bytes {
@@ -161,6 +167,24 @@ pub fn agent(cluster: &str) -> Bytes {
 #[must_use]
 pub fn agents() -> KeyRange {
     KeyRange::prefix("agents/")
+}
+
+/// Who may speak for a cluster: its open invitation, the keys of its agent.
+#[must_use]
+pub fn identity(cluster: &str) -> Bytes {
+    format!("identities/{cluster}").into()
+}
+
+/// Who may speak for any cluster.
+#[must_use]
+pub fn identities() -> KeyRange {
+    KeyRange::prefix("identities/")
+}
+
+/// The cluster that a key of [`identities`] is about; `None` for a key of another shape.
+#[must_use]
+pub fn identity_of(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.strip_prefix("identities/")
 }
 
 /// A cluster's pools as shapes, as last written.

@@ -373,6 +373,12 @@ pub enum Operation {
     Beat,
     /// Binding of an agent to its cluster and its incarnation.
     AttachAgent,
+    /// The authority that issues agents' certificates.
+    KeepAuthority,
+    /// Who may speak for a cluster: invitations, joins, renewals, revocations.
+    ChangeIdentity,
+    /// Watch of who may speak for clusters.
+    WatchIdentities,
     /// Region capacity, coalesced.
     WriteCapacity,
     /// Compaction of old revisions.

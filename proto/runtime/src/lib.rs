@@ -12,6 +12,7 @@ pub mod random;
 pub mod shutdown;
 pub mod tasks;
 pub mod telemetry;
+pub mod tls;
 
 pub use clock::Clock;
 pub use disk::Disk;

@@ -37,7 +37,7 @@ impl<T: AsyncRead + AsyncWrite + Send> Io for T {}
 /// One open connection.
 pub struct Connection {
     io: Pin<Box<dyn Io>>,
-    peer: String,
+    peer: Peer,
 }
 
 impl Connection {
@@ -45,20 +45,41 @@ impl Connection {
     pub fn new(io: impl Io + 'static, peer: impl Into<String>) -> Self {
         Self {
             io: Box::pin(io),
-            peer: peer.into(),
+            peer: Peer {
+                address: peer.into(),
+                certificate: None,
+            },
         }
+    }
+
+    /// The same, when the other end has proved that it holds the key of `certificate` (DER).
+    #[must_use]
+    pub fn proved(mut self, certificate: Option<Arc<[u8]>>) -> Self {
+        self.peer.certificate = certificate;
+        self
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
     }
 }
 
 /// Who is at the other end; tonic hands it to each request as an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer(pub String);
+pub struct Peer {
+    /// Where it is, for people.
+    pub address: String,
+    /// Its certificate (DER), whose key it has proved to hold; `None` without one.
+    pub certificate: Option<Arc<[u8]>>,
+}
 
 impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer(self.peer.clone())
+        self.peer.clone()
     }
 }
 
@@ -151,7 +172,7 @@ impl axum::serve::Listener for Listener {
         loop {
             match self.accept.accept().await {
                 Ok(connection) => {
-                    let peer = connection.peer.clone();
+                    let peer = connection.peer.address.clone();
                     return (connection, peer);
                 }
                 // One connection's trouble (reset before accept, no file handles left for a
