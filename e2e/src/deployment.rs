@@ -59,6 +59,15 @@ pub enum HubStore {
     Etcd(Vec<String>),
 }
 
+/// How agents are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// In the clear, by name alone.
+    Insecure,
+    /// With certificates, after joining.
+    Joined,
+}
+
 /// What is started.
 #[derive(Clone, Debug)]
 pub struct DeploymentPlan {
@@ -72,6 +81,10 @@ pub struct DeploymentPlan {
     pub otlp: Option<String>,
     /// How long hubs keep old revisions; `None` = as they come.
     pub history: Option<Millis>,
+    /// How agents are let in; [`Deployment::start`] knows only the way without certificates.
+    pub access: Access,
+    /// More settings of each hub, as lines of its configuration file.
+    pub settings: String,
 }
 
 impl Default for DeploymentPlan {
@@ -82,6 +95,8 @@ impl Default for DeploymentPlan {
             hosts: 2,
             otlp: None,
             history: None,
+            access: Access::Insecure,
+            settings: String::new(),
         }
     }
 }
@@ -214,6 +229,10 @@ impl Deployment {
             "--agents-listen",
             &agents.to_string(),
         ]);
+        let spec = match plan.access {
+            Access::Insecure => spec.args(["--insecure-agents"]),
+            Access::Joined => spec,
+        };
         let spec = match &plan.store {
             HubStore::Embedded => {
                 let file = self.harness.folder(&name).join("store.db");
@@ -221,15 +240,15 @@ impl Deployment {
             }
             HubStore::Etcd(endpoints) => spec.args(["--etcd", &endpoints.join(",")]),
         };
-        let spec = match plan.history {
-            None => spec,
-            Some(history) => {
-                let config = self.file(
-                    &format!("{name}.yaml"),
-                    &format!("history: {}\n", history.0),
-                );
-                spec.args([Path::new("--config").as_os_str(), config.as_os_str()])
-            }
+        let mut settings = plan.settings.clone();
+        if let Some(history) = plan.history {
+            settings += &format!("history: {}\n", history.0);
+        }
+        let spec = if settings.is_empty() {
+            spec
+        } else {
+            let config = self.file(&format!("{name}.yaml"), &settings);
+            spec.args([Path::new("--config").as_os_str(), config.as_os_str()])
         };
         let process = self.harness.start(self.traced(spec));
         Hub {
@@ -254,19 +273,23 @@ impl Deployment {
     /// When the binary does not start.
     #[must_use]
     pub fn agent(&self, name: &str, cluster: &str, hosts: u32) -> Agent {
+        self.agent_with(name, hosts, &["--cluster", cluster, "--insecure-hub"])
+    }
+
+    /// An agent with a folder called `name`, told by `arguments` who it is.
+    ///
+    /// # Panics
+    /// When the binary does not start.
+    #[must_use]
+    pub fn agent_with(&self, name: &str, hosts: u32, arguments: &[&str]) -> Agent {
         let folder = self.harness.folder(name);
         let hubs: Vec<String> = self.hubs.iter().map(|hub| hub.agents.to_string()).collect();
         let inventory = self.file(&format!("{name}/inventory.yaml"), &inventory(hosts));
         let profile = self.file(&format!("{name}/profile.yaml"), PROFILE);
         let history = folder.join("history.jsonl");
-        let mut spec = ProcessSpec::new(name, Binary::Agent.path()).args([
-            "--cluster",
-            cluster,
-            "--hub",
-            &hubs.join(","),
-            "--metrics-listen",
-            "127.0.0.1:0",
-        ]);
+        let mut spec = ProcessSpec::new(name, Binary::Agent.path())
+            .args(arguments.iter().copied())
+            .args(["--hub", &hubs.join(","), "--metrics-listen", "127.0.0.1:0"]);
         for (flag, path) in [
             (
                 "--state-dir",

@@ -161,6 +161,7 @@ pub fn piped_hub(index: usize) -> HubConfig {
         name: format!("hub-{index}"),
         users_listen: format!("hub-{index}:7080"),
         agents_listen: format!("hub-{index}:7443"),
+        insecure_agents: true,
         ..HubConfig::default()
     }
 }
@@ -273,6 +274,7 @@ impl Fleet {
             backend: Arc::new(backend),
             tasks: tasks.clone(),
             metrics: AgentMetrics::default(),
+            identity: None,
         });
         let handle = handle.await?;
         self.seat_mut(name)?.life = Some(AgentLife { handle, tasks });

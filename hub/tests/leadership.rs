@@ -44,6 +44,7 @@ impl Pair {
             name: name.to_owned(),
             users_listen: format!("{name}:1"),
             agents_listen: format!("{name}:2"),
+            insecure_agents: true,
             ..HubConfig::default()
         };
         let (tasks, store) = (Tasks::new(), self.store.handle_for(self.clock.clone()));

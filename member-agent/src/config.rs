@@ -3,9 +3,12 @@
 //! Owns every setting with its default and its documentation; `meridian-agent --print-schema`
 //! shows it. Never reads anything by itself but the file it is told to.
 
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
+use meridian_api::join::JoinToken;
+use meridian_runtime::tls::CaPin;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,10 +19,14 @@ use crate::kubernetes::{MACHINE_GONE_AFTER, NODE_LOST_AFTER};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AgentConfig {
-    /// Name of the member cluster that this agent speaks for.
+    /// Name of the member cluster that this agent speaks for; empty = the one it joins as.
     pub cluster: String,
     /// Agents' addresses of hub replicas, `host:port`; any one leads to the leader.
     pub hubs: Vec<String>,
+    /// How it comes by its certificate.
+    pub join: JoinConfig,
+    /// Dial hubs in the clear and without a certificate, as hubs with `insecureAgents` let it.
+    pub insecure_hub: bool,
     /// Folder of what must survive a crash. One agent at a time.
     pub state_dir: PathBuf,
     /// Where `/healthz`, `/readyz` and `/metrics` are served; loopback only, since nobody is
@@ -40,6 +47,8 @@ impl Default for AgentConfig {
         Self {
             cluster: String::new(),
             hubs: vec!["127.0.0.1:7443".to_owned()],
+            join: JoinConfig::default(),
+            insecure_hub: false,
             state_dir: PathBuf::from("meridian-agent"),
             metrics_listen: "127.0.0.1:0".to_owned(),
             backend: BackendKind::default(),
@@ -94,6 +103,67 @@ impl Default for KubernetesConfig {
             node_lost_after_seconds: NODE_LOST_AFTER.0 / 1000,
             machine_gone_after_seconds: MACHINE_GONE_AFTER.0 / 1000,
         }
+    }
+}
+
+/// What `meridian cluster join NAME` prints. Needed once: then the certificate in the state folder
+/// counts, until another token is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct JoinConfig {
+    /// The token.
+    pub token: Option<SecretText>,
+    /// A file that holds the token.
+    pub token_file: Option<PathBuf>,
+    /// Hash of the public key of the hub's authority, `sha256:HEX`.
+    pub ca_hash: Option<String>,
+}
+
+/// A text that is not shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct SecretText(String);
+
+impl SecretText {
+    /// A text that is not to be shown.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl JoinConfig {
+    /// The token, from where it is.
+    pub fn token(&self) -> Result<Option<JoinToken>, ConfigError> {
+        let (field, text) = match (&self.token, &self.token_file) {
+            (Some(SecretText(text)), _) => ("join.token", text.clone()),
+            (None, Some(file)) => ("join.tokenFile", read(file)?),
+            (None, None) => return Ok(None),
+        };
+        let token = text.trim().parse().map_err(|_| ConfigError::Setting {
+            field,
+            value: "***".to_owned(),
+            must: "a join token as `meridian cluster join NAME` prints it",
+        });
+        token.map(Some)
+    }
+
+    /// The hash.
+    pub fn ca_hash(&self) -> Result<Option<CaPin>, ConfigError> {
+        let Some(text) = &self.ca_hash else {
+            return Ok(None);
+        };
+        let pin = text.trim().parse().map_err(|_| ConfigError::Setting {
+            field: "join.caHash",
+            value: text.clone(),
+            must: "sha256: and 64 hexadecimal digits, as `meridian cluster join NAME` prints it",
+        });
+        pin.map(Some)
     }
 }
 
@@ -193,10 +263,15 @@ impl AgentConfig {
                 must,
             })
         };
-        if self.cluster.is_empty() {
-            let must = "name the member cluster, --cluster NAME";
+        if self.insecure_hub && self.cluster.is_empty() {
+            let must = "name the member cluster, --cluster NAME, where no certificate does";
             return wrong("cluster", "", must);
         }
+        if self.insecure_hub && self.join != JoinConfig::default() {
+            let must = "joining and --insecure-hub exclude each other";
+            return wrong("insecureHub", "true", must);
+        }
+        self.join.ca_hash()?;
         if self.hubs.is_empty() || self.hubs.iter().any(|hub| !hub.contains(':')) {
             let must = "one or more of host:port, --hub HOST:PORT";
             return wrong("hubs", &self.hubs.join(","), must);
@@ -250,7 +325,18 @@ mod tests {
             change(&mut config);
             config.check().expect_err("wrong").to_string()
         };
-        assert!(fault(|config| config.cluster.clear()).contains("--cluster NAME"));
+        let unnamed = |config: &mut AgentConfig| {
+            config.cluster.clear();
+            config.insecure_hub = true;
+        };
+        assert!(fault(unnamed).contains("--cluster NAME"));
+        let both = |config: &mut AgentConfig| {
+            config.insecure_hub = true;
+            config.join.token_file = Some("token".into());
+        };
+        assert!(fault(both).contains("exclude each other"));
+        let pin = |config: &mut AgentConfig| config.join.ca_hash = Some("sha1:00".to_owned());
+        assert!(fault(pin).contains("64 hexadecimal digits"));
         assert!(fault(|config| config.hubs.clear()).contains("--hub HOST:PORT"));
         assert!(
             fault(|config| config.metrics_listen = "0.0.0.0:1".to_owned()).contains("loopback")
@@ -268,5 +354,25 @@ mod tests {
         );
         let lone = |config: &mut AgentConfig| config.simulated.history = Some("h".into());
         assert!(fault(lone).contains("--simulated-state FILE"));
+    }
+
+    #[test]
+    fn a_token_is_read_from_where_it_is_and_never_shown() {
+        let secret = "c3".repeat(32);
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("token");
+        std::fs::write(&file, format!("mj1.euw-a.{secret}\n")).expect("writable");
+        let config = JoinConfig {
+            token_file: Some(file),
+            ..JoinConfig::default()
+        };
+        let token = config.token().expect("readable").expect("there");
+        assert_eq!(token.cluster(), "euw-a");
+        let config = JoinConfig {
+            token: Some(SecretText::new(format!("mj2.{secret}"))),
+            ..JoinConfig::default()
+        };
+        let shown = format!("{config:?} {}", config.token().expect_err("wrong"));
+        assert!(!shown.contains(&secret), "{shown}");
     }
 }

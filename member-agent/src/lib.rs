@@ -11,6 +11,7 @@ mod digest;
 mod executor;
 mod fences;
 mod gangs;
+pub mod identity;
 mod intake;
 pub mod kubernetes;
 mod logs;
@@ -39,6 +40,7 @@ pub use state::StateError;
 pub use uplink::{Contact, PROTOCOLS};
 
 use executor::Executor;
+use identity::IdentityLink;
 use logs::LogSender;
 use state::AgentState;
 use uplink::Uplink;
@@ -69,6 +71,8 @@ pub struct AgentOptions {
     pub tasks: Tasks,
     /// Its metrics.
     pub metrics: AgentMetrics,
+    /// What keeps the certificate that `network` connects under; `None` where there is none.
+    pub identity: Option<IdentityLink>,
 }
 
 /// Starts agents.
@@ -96,6 +100,7 @@ impl Agent {
             metrics: options.metrics.clone(),
             executor: to_executor,
             contact,
+            identity: options.identity,
             logs,
         };
         let (tracker, killed) = (TaskTracker::new(), CancellationToken::new());

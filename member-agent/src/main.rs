@@ -9,7 +9,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 use fs4::fs_std::FileExt as _;
-use meridian_agent::config::{self, AgentConfig, BackendKind};
+use meridian_agent::config::{self, AgentConfig, BackendKind, SecretText};
+use meridian_agent::identity::{IdentityLink, JoinOptions, Membership, Seams};
 use meridian_agent::kubernetes::{KubernetesBackend, connect};
 use meridian_agent::simulated::{Keeper, Profile};
 use meridian_agent::{
@@ -19,7 +20,7 @@ use meridian_agent::{
 use meridian_runtime::disk::FolderDisk;
 use meridian_runtime::network::Tcp;
 use meridian_runtime::telemetry::{self, LogFormat, TelemetryOptions};
-use meridian_runtime::{Clock, Network as _, Random, Tasks};
+use meridian_runtime::{Clock, Network, Random, Tasks};
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -36,6 +37,22 @@ struct Arguments {
     /// Agents' addresses of hub replicas, host:port
     #[arg(long = "hub", env = "MERIDIAN_AGENT_HUB", value_delimiter = ',')]
     hubs: Vec<String>,
+    /// Token to join on, as `meridian cluster join` prints it; better in a file
+    #[arg(long, env = "MERIDIAN_AGENT_JOIN_TOKEN", hide_env_values = true)]
+    join_token: Option<String>,
+    /// File that holds the token to join on
+    #[arg(
+        long,
+        env = "MERIDIAN_AGENT_JOIN_TOKEN_FILE",
+        conflicts_with = "join_token"
+    )]
+    join_token_file: Option<PathBuf>,
+    /// Hash of the key of the hub's authority, sha256:HEX, as `meridian cluster join` prints it
+    #[arg(long, env = "MERIDIAN_AGENT_CA_HASH")]
+    ca_hash: Option<String>,
+    /// Dial hubs in the clear and without a certificate; they must run with --insecure-agents
+    #[arg(long, env = "MERIDIAN_AGENT_INSECURE_HUB")]
+    insecure_hub: bool,
     /// Folder of what must survive a crash
     #[arg(long, env = "MERIDIAN_AGENT_STATE_DIR")]
     state_dir: Option<PathBuf>,
@@ -119,6 +136,15 @@ impl Arguments {
         if !self.hubs.is_empty() {
             config.hubs.clone_from(&self.hubs);
         }
+        config.insecure_hub |= self.insecure_hub;
+        let join = &mut config.join;
+        join.token = self
+            .join_token
+            .clone()
+            .map(SecretText::new)
+            .or(join.token.take());
+        join.token_file = self.join_token_file.clone().or(join.token_file.take());
+        join.ca_hash = self.ca_hash.clone().or(join.ca_hash.take());
         if let Some(folder) = &self.state_dir {
             config.state_dir.clone_from(folder);
         }
@@ -190,6 +216,13 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let disk = FolderDisk::open(folder)
         .with_context(|| format!("state folder {} cannot be used", folder.display()))?;
     let _lock = lock(folder)?;
+    let seams = Seams {
+        disk: Arc::new(disk),
+        network: Arc::new(Tcp),
+        clock: clock.clone(),
+        random: Random::from_machine(),
+    };
+    let way = way_to_hub(&config, &seams, &tasks).await?;
     let mut registry = Registry::default();
     let metrics = AgentMetrics::register(&mut registry);
     let listener = Tcp.listen(&config.metrics_listen).await;
@@ -197,16 +230,17 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         listener.with_context(|| format!("cannot listen at {}", config.metrics_listen))?;
     let address = listener.address().to_owned();
     let agent = Agent::start(AgentOptions {
-        cluster: config.cluster.clone(),
+        cluster: way.cluster.clone(),
         hubs: config.hubs.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        network: Arc::new(Tcp),
+        network: way.network,
         clock: clock.clone(),
-        random: Random::from_machine(),
-        disk: Arc::new(disk),
+        random: seams.random,
+        disk: seams.disk,
         backend: cluster(&config, clock).await?,
         tasks: tasks.clone(),
         metrics,
+        identity: way.identity,
     })
     .await?;
     let probes = probes::serve(listener, registry, agent.contact(), tasks.cancelled());
@@ -217,12 +251,49 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         signal(SignalKind::interrupt())?,
     ];
     tracing::info!(
-        cluster = config.cluster,
+        cluster = way.cluster,
         hubs = config.hubs.join(","),
         metrics = address,
         "meridian-agent is ready"
     );
     until_stopped(&tasks, agent, signals).await
+}
+
+/// How hubs are reached, and as whom.
+struct WayToHub {
+    cluster: String,
+    network: Arc<dyn Network>,
+    identity: Option<IdentityLink>,
+}
+
+/// Under a certificate, which is joined for if need be; or in the clear, if that was asked for.
+async fn way_to_hub(
+    config: &AgentConfig,
+    seams: &Seams,
+    tasks: &Tasks,
+) -> anyhow::Result<WayToHub> {
+    if config.insecure_hub {
+        tracing::warn!("THE HUB IS NOT IDENTIFIED: whoever answers at its address is obeyed");
+        return Ok(WayToHub {
+            cluster: config.cluster.clone(),
+            network: Arc::clone(&seams.network),
+            identity: None,
+        });
+    }
+    let options = JoinOptions {
+        cluster: Some(config.cluster.clone()).filter(|name| !name.is_empty()),
+        hubs: config.hubs.clone(),
+        token: config.join.token()?,
+        ca_hash: config.join.ca_hash()?,
+    };
+    let membership = Membership::open(options, seams.clone()).await?;
+    let way = WayToHub {
+        cluster: membership.cluster().to_owned(),
+        network: membership.network(),
+        identity: Some(membership.link()),
+    };
+    membership.keep(tasks);
+    Ok(way)
 }
 
 /// One agent at a time may use a state folder: two would fence each other for ever.

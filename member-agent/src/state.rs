@@ -42,8 +42,13 @@ pub enum StateError {
     Io(#[from] io::Error),
     /// The record is damaged. A new state folder makes another agent of this one, which the hub
     /// refuses under the old name until the old binding is removed.
-    #[error("record {RECORD} of the state folder is damaged: {0}; restore it, or join again")]
-    Damaged(String),
+    #[error("record {record} of the state folder is damaged: {why}; restore it, or join again")]
+    Damaged {
+        /// Its name.
+        record: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,13 +84,14 @@ impl AgentState {
     }
 
     fn restored(disk: Arc<dyn Disk>, bytes: &[u8]) -> Result<Self, StateError> {
-        let mut saved: Saved = serde_json::from_slice(bytes)
-            .map_err(|error| StateError::Damaged(error.to_string()))?;
+        let damaged = |why| StateError::Damaged {
+            record: RECORD,
+            why,
+        };
+        let mut saved: Saved =
+            serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
         if saved.form != FORM {
-            return Err(StateError::Damaged(format!(
-                "form {} is not {FORM}",
-                saved.form
-            )));
+            return Err(damaged(format!("form {} is not {FORM}", saved.form)));
         }
         let gangs = std::mem::take(&mut saved.gangs);
         let gangs = gangs
@@ -321,6 +327,6 @@ mod tests {
         let disk = Arc::new(MemoryDisk::default());
         disk.write(RECORD, b"{".to_vec()).await.expect("writes");
         let loaded = AgentState::load(disk, &Random::seeded(1)).await;
-        assert!(matches!(loaded, Err(StateError::Damaged(_))));
+        assert!(matches!(loaded, Err(StateError::Damaged { .. })));
     }
 }

@@ -8,12 +8,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use meridian_api::errors::ErrorCode;
 use meridian_api::ids::{Generation, Incarnation};
 use meridian_api::units::{BootMillis, Millis};
 use meridian_proto::convert::Fence;
+use meridian_proto::status::from_status;
 use meridian_proto::v1::agent_service_client::AgentServiceClient;
 use meridian_proto::v1::{self, agent_message, hub_message};
-use meridian_runtime::{Clock, Network, Random, network};
+use meridian_runtime::{Clock, Network, Random, network, tls};
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -22,6 +24,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::fences::Refused;
+use crate::identity::IdentityLink;
 use crate::logs::LogSender;
 use crate::metrics::AgentMetrics;
 use crate::report::Session;
@@ -109,6 +112,7 @@ pub(crate) struct Uplink {
     pub(crate) metrics: AgentMetrics,
     pub(crate) executor: mpsc::Sender<ToExecutor>,
     pub(crate) contact: watch::Sender<Contact>,
+    pub(crate) identity: Option<IdentityLink>,
     pub(crate) logs: LogSender,
 }
 
@@ -125,6 +129,8 @@ enum SessionEnd {
     NoWelcome,
     #[error("refused the hub: {0}")]
     Refused(#[from] Refused),
+    #[error("the agent has its next certificate")]
+    Renewed,
     #[error("the executor ended")]
     ExecutorGone,
 }
@@ -148,6 +154,7 @@ impl Uplink {
     /// Dials, keeps the session, and dials again, until cancelled.
     pub(crate) async fn run(self, cancelled: CancellationToken) -> Result<(), Infallible> {
         let (mut next, mut failures, mut redirects) = (0_usize, 0_u32, 0_u32);
+        let mut renewals = self.identity.as_ref().map(|link| link.renewals.clone());
         let mut leader: Option<String> = None;
         while !cancelled.is_cancelled() {
             let hub = match leader.take() {
@@ -163,6 +170,7 @@ impl Uplink {
                 biased;
                 () = cancelled.cancelled() => break,
                 ended = session => ended,
+                () = renewed(&mut renewals) => SessionEnd::Renewed,
             };
             // Sent, not tried: the executor must know before it hears of the next session.
             let told = self.executor.send(ToExecutor::Detached).await;
@@ -174,6 +182,11 @@ impl Uplink {
             if told.is_err() || matches!(ended, SessionEnd::ExecutorGone) {
                 cancelled.cancelled().await;
                 break;
+            }
+            if matches!(ended, SessionEnd::Renewed) {
+                // The same hub, at once, under the next certificate.
+                leader = Some(hub);
+                continue;
             }
             leader = leader_of(&ended).filter(|_| redirects < MAX_REDIRECTS);
             if leader.is_some() {
@@ -203,11 +216,19 @@ impl Uplink {
 
     fn part(&self, hub: &str, ended: &SessionEnd) {
         self.metrics.attached.set(0);
+        if matches!(ended, SessionEnd::Renewed) {
+            tracing::info!(hub, "dialling under the next certificate");
+            self.contact.send_replace(Contact::Dialling);
+            return;
+        }
         let refused = match ended {
-            SessionEnd::Status(status) => refusal_of(status),
+            SessionEnd::Status(status) => self.refusal_of(status),
             SessionEnd::Protocol(message) => Some(message.clone()),
             SessionEnd::Refused(refused) => Some(refused.to_string()),
-            SessionEnd::Silent | SessionEnd::NoWelcome | SessionEnd::ExecutorGone => None,
+            SessionEnd::Silent
+            | SessionEnd::NoWelcome
+            | SessionEnd::Renewed
+            | SessionEnd::ExecutorGone => None,
         };
         if let Some(message) = refused {
             tracing::warn!(hub, message, "the hub and this agent do not agree");
@@ -219,6 +240,16 @@ impl Uplink {
             tracing::warn!(hub, error = %ended, "session ended, what runs goes on");
             self.contact.send_replace(Contact::Dialling);
         }
+    }
+
+    /// Words for a person; a certificate that has ended is renewed meanwhile.
+    fn refusal_of(&self, status: &Status) -> Option<String> {
+        if let Some(link) = &self.identity
+            && from_status(status).code == ErrorCode::CertificateExpired
+        {
+            link.wanted.notify_one();
+        }
+        refusal_of(status)
     }
 
     /// One session, from dialling to its end.
@@ -391,9 +422,22 @@ fn check_welcome(welcome: &v1::Welcome) -> Result<Millis, SessionEnd> {
     Ok(beat)
 }
 
+/// Returns when there is another certificate; never where there are none.
+async fn renewed(renewals: &mut Option<watch::Receiver<u64>>) {
+    if let Some(renewals) = renewals
+        && renewals.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
 /// Words for a person when the hub answered, but refused this agent.
 fn refusal_of(status: &Status) -> Option<String> {
     use tonic::Code;
+    if let Some(reason) = tls::failure(status) {
+        return Some(format!("TLS: {reason}"));
+    }
     let refused = matches!(
         status.code(),
         Code::FailedPrecondition

@@ -21,6 +21,7 @@ fn command(folder: &Path) -> Command {
             "eu-west",
             "--hub",
             "127.0.0.1:9",
+            "--insecure-hub",
             "--log",
             "json",
         ])

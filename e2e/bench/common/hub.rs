@@ -36,6 +36,7 @@ impl Hub {
         let config = HubConfig {
             users_listen: "127.0.0.1:0".to_owned(),
             agents_listen: "127.0.0.1:0".to_owned(),
+            insecure_agents: true,
             ..HubConfig::default()
         };
         let handle = meridian_hub::start(HubOptions {

@@ -59,6 +59,7 @@ pub async fn serve(options: ServeOptions) -> Result<(), PlaygroundError> {
             name: "playground".to_owned(),
             users_listen: options.listen.to_string(),
             agents_listen: "127.0.0.1:0".to_owned(),
+            insecure_agents: true,
             ..HubConfig::default()
         },
         execution: Execution::Thread,

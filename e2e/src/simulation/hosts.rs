@@ -37,6 +37,7 @@ pub(crate) async fn hub(world: Arc<World>, index: usize) -> turmoil::Result {
         agents_listen: format!("0.0.0.0:{AGENTS_PORT}"),
         users_advertise: Some(format!("{name}:{USERS_PORT}")),
         agents_advertise: Some(format!("{name}:{AGENTS_PORT}")),
+        insecure_agents: true,
         history: HISTORY,
         ..HubConfig::default()
     };
@@ -80,6 +81,7 @@ pub(crate) async fn agent(world: Arc<World>, index: usize) -> turmoil::Result {
         backend: Arc::new(slot.cluster.backend(clock)),
         tasks: tasks.clone(),
         metrics: AgentMetrics::register(&mut prometheus_client::registry::Registry::default()),
+        identity: None,
     });
     let _agent = started.await?;
     tasks.cancelled().cancelled().await;

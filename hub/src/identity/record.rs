@@ -4,6 +4,7 @@
 //! the keys that count, not of those that do not: what is forgotten is refused. Never does I/O.
 
 use meridian_api::errors::{ApiError, ErrorCode};
+use meridian_api::quantity::Time;
 use meridian_api::units::UnixMillis;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
@@ -63,7 +64,7 @@ impl Record {
             let message = format!(
                 "cluster {cluster:?} has an agent (key {}), which joined at {}",
                 joined.key.short(),
-                meridian_api::quantity::Time(joined.since)
+                Time(joined.since)
             );
             return Err(
                 ApiError::new(ErrorCode::ClusterClaimed, message).help(format!(
@@ -186,18 +187,17 @@ impl Record {
     }
 
     fn absent(&self, cluster: &str) -> ApiError {
-        let (code, message) = match self.revoked {
-            Some(at) => {
-                let at = meridian_api::quantity::Time(at);
-                let message = format!("the agent of cluster {cluster:?} was revoked at {at}");
-                (ErrorCode::AgentRevoked, message)
-            }
-            None => {
-                let message = format!("no agent of cluster {cluster:?} has joined");
-                (ErrorCode::AgentNotJoined, message)
-            }
+        let error = if let Some(at) = self.revoked {
+            let message = format!(
+                "the agent of cluster {cluster:?} was revoked at {}",
+                Time(at)
+            );
+            ApiError::new(ErrorCode::AgentRevoked, message)
+        } else {
+            let message = format!("no agent of cluster {cluster:?} has joined");
+            ApiError::new(ErrorCode::AgentNotJoined, message)
         };
-        ApiError::new(code, message).help(format!("let it join: meridian cluster join {cluster}"))
+        error.help(format!("let it join: meridian cluster join {cluster}"))
     }
 }
 

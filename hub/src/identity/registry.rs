@@ -208,9 +208,9 @@ impl Registry {
         let absent = table.keys().filter(|name| !present.contains(*name));
         let absent: Vec<String> = absent.cloned().collect();
         drop(table);
-        absent
-            .iter()
-            .for_each(|cluster| self.gone(cluster, revision));
+        for cluster in &absent {
+            self.gone(cluster, revision);
+        }
     }
 }
 

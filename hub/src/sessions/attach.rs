@@ -105,7 +105,7 @@ pub(crate) async fn attach(
             .map_or(Revision(0), |known| known.mod_revision);
         let bound = known.and_then(|known| serde_json::from_slice::<Binding>(&known.value).ok());
         let joined = admitted.as_ref().map(|admitted| admitted.joined);
-        let next = bind(bound.unwrap_or_default(), joined, &credential, hello)?;
+        let next = bind(&bound.unwrap_or_default(), joined, &credential, hello)?;
         let value = serde_json::to_vec(&next).expect("a text and a number");
         let mut compares = vec![Compare::ModRevision(key.clone(), revision), spec];
         let mut ops = vec![put(key, value)];
@@ -152,7 +152,7 @@ fn credential(hello: &v1::Hello) -> Result<String, ApiError> {
 /// The binding after this attach: of the same credential, or of a newly joined agent; one life
 /// further.
 fn bind(
-    bound: Binding,
+    bound: &Binding,
     joined: Option<UnixMillis>,
     credential: &str,
     hello: &v1::Hello,
@@ -161,9 +161,13 @@ fn bind(
     let is_free = bound.credential_sha256.is_empty() || bound.joined != joined;
     if !is_free && bound.credential_sha256 != credential {
         let message = format!("cluster {cluster:?} is bound to another agent");
+        let anew = match joined {
+            Some(_) => format!("meridian cluster revoke {cluster}, then meridian cluster join"),
+            None => format!("delete MemberCluster {cluster} when drained and add it again"),
+        };
         return Err(ApiError::new(ErrorCode::ClusterClaimed, message).help(format!(
             "start the agent with the state folder of the one that attached first, or, if that is \
-             lost for good, delete MemberCluster {cluster} when drained and add it again"
+             lost for good: {anew}"
         )));
     }
     // An agent that remembers a higher life than the store was restored around: go on above.

@@ -221,6 +221,7 @@ impl World {
             backend: Arc::new(self.cluster.backend(self.clock.clone())),
             tasks: self.tasks.clone(),
             metrics: AgentMetrics::default(),
+            identity: None,
         };
         Agent::start(options).await.expect("state is readable")
     }

@@ -1,10 +1,12 @@
 //! Small durable files: what a process must remember across a crash.
 //!
 //! Owns the atomic replace (write beside, fsync, rename, fsync the folder) and its simulated twin.
-//! Never holds more than kilobytes; the hub's data is the store's business.
+//! Only the owner of the process may read a record: some hold keys. Never holds more than kilobytes;
+//! the hub's data is the store's business.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -46,7 +48,7 @@ impl Disk for FolderDisk {
         let (folder, name) = (self.0.clone(), name.to_owned());
         let replace = move || {
             let beside = folder.join(format!(".{name}.new"));
-            let file = std::fs::File::create(&beside)?;
+            let file = owners_file(&beside)?;
             io::Write::write_all(&mut &file, &bytes)?;
             file.sync_all()?;
             std::fs::rename(&beside, folder.join(&name))?;
@@ -56,6 +58,17 @@ impl Disk for FolderDisk {
             .await
             .map_err(io::Error::other)?
     }
+}
+
+/// A new file that nobody but its owner may read or write.
+fn owners_file(path: &Path) -> io::Result<std::fs::File> {
+    let mode = std::fs::Permissions::from_mode(0o600);
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(path)?;
+    // What a crash has left there has the mode that it was made with.
+    file.set_permissions(mode)?;
+    Ok(file)
 }
 
 /// Records in memory that outlive a simulated crash: clone the disk into the next life.
@@ -99,5 +112,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         keeps_the_newest(&FolderDisk::open(&folder.path().join("state")).expect("opens")).await;
         keeps_the_newest(&MemoryDisk::default()).await;
+    }
+
+    #[tokio::test]
+    async fn a_record_is_its_owners_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join(".key.new"), "left by a crash").expect("writable");
+        let disk = FolderDisk::open(folder.path()).expect("opens");
+        disk.write("key", b"secret".to_vec()).await.expect("writes");
+        let kept = std::fs::metadata(folder.path().join("key")).expect("there");
+        assert_eq!(kept.permissions().mode() & 0o777, 0o600);
     }
 }
