@@ -7,6 +7,7 @@
 mod command;
 mod evidence;
 mod jobs;
+mod joining;
 mod submitter;
 
 use std::net::SocketAddrV4;
@@ -20,6 +21,7 @@ use serde_json::Value;
 pub use self::command::{Ran, Row, words};
 pub use self::evidence::{Evidence, PodRun};
 pub use self::jobs::{JobBuilder, NAMESPACE};
+pub use self::joining::Invitation;
 pub use self::submitter::Submitter;
 
 use crate::ports::free_address;

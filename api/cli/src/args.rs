@@ -11,7 +11,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
+use meridian_api::join::JoinToken;
 use meridian_api::quantity::Span;
+use meridian_runtime::tls::CaPin as CaHash;
 
 use crate::commands::cluster::PoolArg;
 use crate::commands::wait::Goal;
@@ -83,7 +85,7 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Show GPUs by flavor, region, cluster and pool
     Capacity(CapacityArgs),
-    /// Add clusters, close them to new work and open them again
+    /// Add clusters, let their agents join, close them to new work and open them again
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Show what happened
@@ -303,6 +305,12 @@ pub(crate) struct CapacityArgs {
 pub(crate) enum ClusterCommand {
     /// Add a simulated cluster
     Add(ClusterAddArgs),
+    /// Let one agent join as a cluster, and print the line that starts it there
+    Join(ClusterJoinArgs),
+    /// Print what starts an agent in a Kubernetes cluster; asks no hub
+    Manifests(ClusterManifestsArgs),
+    /// Take the right to speak for a cluster from its agent, at once; what runs there goes on
+    Revoke(ClusterRevokeArgs),
     /// Close a cluster to new work; what runs there goes on
     Cordon(CordonArgs),
     /// Open a cluster to new work again
@@ -327,6 +335,78 @@ pub(crate) struct ClusterAddArgs {
     /// Form of the result
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Format,
+}
+
+/// `cluster join`.
+#[derive(Args, Debug)]
+pub(crate) struct ClusterJoinArgs {
+    /// Its name; it is added when it is not there yet
+    #[arg(add = ArgValueCompleter::new(completion::clusters))]
+    pub(crate) name: String,
+    /// Region that it is in; needed when it is not there yet
+    #[arg(long, add = ArgValueCompleter::new(completion::regions))]
+    pub(crate) region: Option<String>,
+    /// How long the token is good, at most 1h [default: 15m]
+    #[arg(long, value_name = "SPAN")]
+    pub(crate) ttl: Option<Span>,
+    /// Where agents reach the hub; default: as the hub says
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) hub: Option<String>,
+    #[command(flatten)]
+    pub(crate) image: ImageArgs,
+    /// Try it only; there is no token then
+    #[arg(long, value_enum, default_value_t, num_args = 0..=1, default_missing_value = "server")]
+    pub(crate) dry_run: Dry,
+    /// The line, its parts as json, or as yaml what the line applies
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: JoinFormat,
+}
+
+/// In which form a join is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum JoinFormat {
+    /// One line to run in the member cluster.
+    #[default]
+    Line,
+    /// Its parts.
+    Json,
+    /// The manifests that it applies.
+    Yaml,
+}
+
+/// Which agent is started.
+#[derive(Args, Debug)]
+pub(crate) struct ImageArgs {
+    /// Image of the agent
+    #[arg(long, default_value = concat!("meridian-agent:", env!("CARGO_PKG_VERSION")))]
+    pub(crate) image: String,
+}
+
+/// `cluster manifests`.
+#[derive(Args, Debug)]
+pub(crate) struct ClusterManifestsArgs {
+    /// Where agents reach the hub
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) hub: String,
+    /// Hash of the key of the hub's authority
+    #[arg(long, value_name = "sha256:HEX")]
+    pub(crate) ca_hash: CaHash,
+    /// The join token; it names the cluster
+    #[arg(long, env = "MERIDIAN_JOIN_TOKEN", hide_env_values = true)]
+    pub(crate) token: JoinToken,
+    #[command(flatten)]
+    pub(crate) image: ImageArgs,
+}
+
+/// `cluster revoke`.
+#[derive(Args, Debug)]
+pub(crate) struct ClusterRevokeArgs {
+    /// Name of the cluster
+    #[arg(add = ArgValueCompleter::new(completion::clusters))]
+    pub(crate) name: String,
+    /// Try it only
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dry_run: Dry,
 }
 
 /// `cluster cordon` and `cluster uncordon`.

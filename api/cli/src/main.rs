@@ -10,6 +10,7 @@ mod context;
 mod documents;
 mod exit;
 mod failure;
+mod manifests;
 mod output;
 mod progress;
 mod render;

@@ -101,7 +101,8 @@ impl LogText {
     }
 }
 
-type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'a>>;
+pub(crate) type Reply<'a, T> =
+    Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send + 'a>>;
 
 impl Client {
     fn federation(&self) -> FederationServiceClient<Channel> {
@@ -212,7 +213,8 @@ impl Client {
         }
     }
 
-    async fn within<T>(&self, what: &str, call: Reply<'_, T>) -> Result<T, ClientError> {
+    /// A call within the client's limit.
+    pub(crate) async fn within<T>(&self, what: &str, call: Reply<'_, T>) -> Result<T, ClientError> {
         self.clock
             .timeout(self.timeout, call)
             .await

@@ -4,6 +4,7 @@
 //! changes. Never decides, never prints, and never reads a clock or opens a socket of its own:
 //! both are handed in, so that it runs in simulation too.
 
+mod admission;
 pub mod apply;
 mod client;
 pub mod errors;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use meridian_api::errors::{ApiError, ErrorCode};
 use meridian_api::ids::Revision;
 use meridian_api::join::JoinToken;
+use meridian_api::quantity::Span;
 use meridian_api::units::{BootMillis, Millis, UnixMillis};
 use meridian_runtime::network::Peer;
 use meridian_runtime::{Clock, Random};
@@ -112,7 +113,8 @@ impl Identities {
     ) -> Result<(JoinToken, Millis), ApiError> {
         let ttl = ttl.unwrap_or(DEFAULT_TTL);
         if ttl == Millis::ZERO || ttl > MAX_TTL {
-            let message = format!("a join token cannot be good for {ttl}, at most for {MAX_TTL}");
+            let (ttl, most) = (Span(ttl), Span(MAX_TTL));
+            let message = format!("a join token cannot be good for {ttl}, at most for {most}");
             return Err(ApiError::new(ErrorCode::InvalidObject, message)
                 .help("leave --ttl out, or shorten it"));
         }
@@ -125,7 +127,7 @@ impl Identities {
         });
         invited.await?;
         if !dry_run {
-            tracing::info!(cluster, %ttl, "an agent may join");
+            tracing::info!(cluster, ttl = %Span(ttl), "an agent may join");
         }
         Ok((token, ttl))
     }

@@ -4,7 +4,7 @@
 //! the keys that count, not of those that do not: what is forgotten is refused. Never does I/O.
 
 use meridian_api::errors::{ApiError, ErrorCode};
-use meridian_api::quantity::Time;
+use meridian_api::quantity::{Span, Time};
 use meridian_api::units::UnixMillis;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
@@ -113,7 +113,7 @@ impl Record {
             Some(_) | None => {}
         }
         if now > invitation.expires {
-            let ago = now.since(invitation.expires);
+            let ago = Span(now.since(invitation.expires));
             let message = format!("the join token of cluster {cluster:?} expired {ago} ago");
             return Err(ApiError::new(ErrorCode::JoinTokenExpired, message).help(again));
         }

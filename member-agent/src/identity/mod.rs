@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use meridian_api::errors::{ApiError, ErrorCode};
 use meridian_api::join::JoinToken;
+use meridian_api::quantity::Span;
 use meridian_api::units::{BootMillis, Millis};
 use meridian_proto::v1;
 use meridian_runtime::tls::{self, CaPin, Identity, TlsDialer, TlsError, Trust};
@@ -262,7 +263,7 @@ impl Membership {
             .save(self.seams.disk.as_ref())
             .await?;
         self.renew_at = due(&self.seams, &certified);
-        tracing::info!(cluster = certified.cluster, valid = %certified.valid, "certificate renewed");
+        tracing::info!(cluster = certified.cluster, valid = %Span(certified.valid), "certificate renewed");
         self.certified = certified;
         self.config.send_replace(config);
         self.renewals.send_modify(|count| *count += 1);
@@ -350,7 +351,7 @@ async fn join(
     Kept::of(certified.clone())
         .save(seams.disk.as_ref())
         .await?;
-    tracing::info!(cluster = certified.cluster, valid = %certified.valid, "joined");
+    tracing::info!(cluster = certified.cluster, valid = %Span(certified.valid), "joined");
     Ok(certified)
 }
 

@@ -1,6 +1,8 @@
-//! `cluster`: adds simulated clusters, closes clusters to new work and opens them again.
+//! `cluster`: adds clusters, lets their agents join, closes them to new work and opens them again.
 //!
 //! Owns the short form of hosts. What a cluster then does is its agent's.
+
+mod join;
 
 use std::str::FromStr;
 
@@ -107,6 +109,9 @@ fn parse<T: FromStr>(value: &str) -> Result<T, T::Err> {
 pub(crate) async fn run(context: &mut Context, command: ClusterCommand) -> Result<Exit, Failure> {
     match command {
         ClusterCommand::Add(args) => add(context, args).await,
+        ClusterCommand::Join(args) => join::join(context, args).await,
+        ClusterCommand::Manifests(args) => join::manifests(context, &args),
+        ClusterCommand::Revoke(args) => join::revoke(context, args).await,
         ClusterCommand::Cordon(args) => cordon(context, args, Door::Closed).await,
         ClusterCommand::Uncordon(args) => cordon(context, args, Door::Open).await,
     }
