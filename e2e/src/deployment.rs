@@ -243,9 +243,8 @@ impl Deployment {
             HubStore::Etcd(endpoints) => spec.args(["--etcd", &endpoints.join(",")]),
         };
         let mut settings = plan.settings.clone();
-        if let Some(history) = plan.history {
-            settings += &format!("history: {}\n", history.0);
-        }
+        let history = plan.history.map(|span| format!("history: {}\n", span.0));
+        settings.extend(history);
         let spec = if settings.is_empty() {
             spec
         } else {

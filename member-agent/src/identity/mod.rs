@@ -4,13 +4,13 @@
 //! key is drawn here, lies in the state folder for its owner alone and never leaves it. Never tells
 //! a token or a key to a log.
 //!
-//! **Clocks.** The hub's clock says when a certificate ends; the agent is told how long that is and
-//! counts by its own boot clock. A wall clock that is an hour ahead or behind therefore changes
-//! nothing: the hub's certificate is good for more than an hour on either side of its life, and the
-//! agent's is never checked by its own clock. After a restart the wall clock has to stand in for the
-//! boot clock; where it is wrong, the worst is one renewal too early, or one refused session and
-//! then the renewal. A clock that is further off than that hour refuses the hub's certificate and
-//! says so.
+//! **Clocks.** The hub's clock says when a certificate ends; the agent is told how long that is
+//! and counts by its own boot clock. A wall clock that is an hour ahead or behind therefore
+//! changes nothing: the hub's certificate is good for more than an hour on either side of its
+//! life, and the agent's is never checked by its own clock. After a restart the wall clock has to
+//! stand in for the boot clock; where it is wrong, the worst is one renewal too early, or one
+//! refused session and then the renewal. A clock that is further off than that hour refuses the
+//! hub's certificate and says so.
 
 mod calls;
 mod kept;
@@ -263,7 +263,8 @@ impl Membership {
             .save(self.seams.disk.as_ref())
             .await?;
         self.renew_at = due(&self.seams, &certified);
-        tracing::info!(cluster = certified.cluster, valid = %Span(certified.valid), "certificate renewed");
+        let valid = Span(certified.valid);
+        tracing::info!(cluster = certified.cluster, %valid, "certificate renewed");
         self.certified = certified;
         self.config.send_replace(config);
         self.renewals.send_modify(|count| *count += 1);
@@ -302,8 +303,8 @@ async fn certified(
     }
 }
 
-/// Asks hubs until one answers. The key is on disk first, and the same for the same token: an answer
-/// that was lost can be asked for again.
+/// Asks hubs until one answers. The key is on disk first, and the same for the same token: an
+/// answer that was lost can be asked for again.
 async fn join(
     options: &JoinOptions,
     token: &JoinToken,

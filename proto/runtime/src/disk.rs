@@ -1,8 +1,8 @@
 //! Small durable files: what a process must remember across a crash.
 //!
 //! Owns the atomic replace (write beside, fsync, rename, fsync the folder) and its simulated twin.
-//! Only the owner of the process may read a record: some hold keys. Never holds more than kilobytes;
-//! the hub's data is the store's business.
+//! Only the owner of the process may read a record: some hold keys. Never holds more than
+//! kilobytes; the hub's data is the store's business.
 
 use std::collections::BTreeMap;
 use std::io;
