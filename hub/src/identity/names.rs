@@ -99,8 +99,8 @@ impl Caller {
             "the agent renews it by itself".to_owned()
         } else {
             format!(
-                "it could be renewed for {grace_span} after its end; let an agent join again: meridian \
-                 cluster revoke {cluster}, then meridian cluster join {cluster}"
+                "it could be renewed for {grace_span} after its end; let an agent join again: \
+                 meridian cluster revoke {cluster}, then meridian cluster join {cluster}"
             )
         };
         Err(ApiError::new(ErrorCode::CertificateExpired, message).help(help))
