@@ -4,7 +4,7 @@
 #   make test    every test, against the real etcd and kubectl (sets itself up)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench build simulate simulate-trace setup
+.PHONY: help demo test test-cluster check bench build simulate simulate-trace setup
 
 # The real tools, as e2e/setup.sh builds them, or brought along; tests read these two names.
 tool = $(or $(if $(KUBEBUILDER_ASSETS),$(wildcard $(KUBEBUILDER_ASSETS)/$(1))),$\
@@ -21,6 +21,10 @@ demo: ## a simulated week of a three-region federation; ARGS="--serve" keeps it 
 
 test: setup ## every test of the workspace
 	cargo test --workspace --all-features
+
+test-cluster: setup ## a real member cluster until Ctrl-C: ARGS="--nodes 2 --fake-nodes 100"
+	cargo build -p meridian-e2e --bin meridian-trainer --bin meridian-test-cluster
+	target/debug/meridian-test-cluster $(ARGS)
 
 check: ## format, lints and documentation, all without a warning
 	@e2e/setup.sh build

@@ -121,6 +121,11 @@ impl Etcd {
             .map_err(|_| EtcdError::NoLeader(limit))
     }
 
+    /// The processes of all members, dead ones too.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.members.iter().map(|member| &member.process)
+    }
+
     /// The process of a member, to pause, resume or terminate it.
     ///
     /// # Panics

@@ -6,6 +6,7 @@
 pub mod deployment;
 pub mod etcd;
 pub mod fleet;
+pub mod member;
 pub mod playground;
 pub mod ports;
 pub mod process;

@@ -75,6 +75,14 @@ pub struct Harness {
     clock: Clock,
     tasks: Tasks,
     folder: tempfile::TempDir,
+    bond: Option<Bond>,
+}
+
+/// How processes of a harness are kept from outliving it, even when it is killed.
+#[derive(Clone, Debug)]
+struct Bond {
+    /// A variable by which leftovers are known.
+    marker: (OsString, OsString),
 }
 
 impl Harness {
@@ -89,6 +97,19 @@ impl Harness {
             clock: Clock::real(),
             tasks: Tasks::new(),
             folder,
+            bond: None,
+        }
+    }
+
+    /// A harness whose processes the kernel kills when the thread that started them ends, however
+    /// it ends, and that carry `marker` in their environment. Call within a runtime, and start
+    /// processes from a thread that lives as long as they shall: the test's own or a worker's.
+    #[must_use]
+    pub fn bonded(marker: (&str, &Path)) -> Self {
+        let marker = (marker.0.into(), marker.1.as_os_str().to_owned());
+        Self {
+            bond: Some(Bond { marker }),
+            ..Self::new()
         }
     }
 
@@ -112,7 +133,7 @@ impl Harness {
     /// Starts a process; it is killed when the returned handle is dropped.
     pub fn start(&self, spec: ProcessSpec) -> Result<Process, ProcessError> {
         let mut process = Process {
-            spec,
+            spec: spec.bonded(self.bond.as_ref()),
             child: None,
             last: None,
             log: Log::new(),
@@ -173,6 +194,38 @@ impl ProcessSpec {
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables.push((name.into(), value.into()));
         self
+    }
+
+    /// The name that failures call it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same, started by `program`, which gets `arguments` and then this program with its own.
+    #[must_use]
+    pub fn wrapped<A: Into<OsString>>(
+        self,
+        program: impl AsRef<Path>,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Self {
+        let own = std::iter::once(self.program.into_os_string()).chain(self.arguments);
+        let arguments = arguments.into_iter().map(Into::into).chain(own).collect();
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments,
+            ..self
+        }
+    }
+
+    /// Wrapped in a program that asks the kernel for the bond and then becomes this one.
+    fn bonded(self, bond: Option<&Bond>) -> Self {
+        let Some(Bond { marker }) = bond else {
+            return self;
+        };
+        let (name, value) = marker;
+        self.wrapped("setpriv", ["--pdeathsig", "KILL", "--"])
+            .env(name, value)
     }
 
     fn command(&self) -> Command {
@@ -249,6 +302,12 @@ impl Process {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
+    }
+
+    /// Its process id, while it runs.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.child.as_ref().and_then(Child::id)
     }
 
     /// Waits until it prints a line that contains `wanted` in its present life.
@@ -340,6 +399,12 @@ impl Process {
         self.log.lines()
     }
 
+    /// Its last lines, for a failure that it may explain.
+    #[must_use]
+    pub fn last_lines(&self) -> String {
+        self.log.tail()
+    }
+
     /// Lines of level ERROR: each means that a person must look, so a test expects none.
     #[must_use]
     pub fn errors(&self) -> Vec<String> {
@@ -366,7 +431,7 @@ impl Process {
 
     /// The output of `event`, unless the process ends or the deadline passes before. What it
     /// printed before its end counts.
-    async fn unless_ended<T>(
+    pub async fn unless_ended<T>(
         &mut self,
         wanted: &str,
         limit: Millis,

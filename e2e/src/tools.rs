@@ -12,31 +12,82 @@ pub enum Tool {
     Etcd,
     /// The client that people use.
     Kubectl,
+    /// A member cluster's API.
+    ApiServer,
+    /// Its controllers.
+    ControllerManager,
+    /// Its scheduler, for tests of a race with it.
+    Scheduler,
+    /// Runs pods on a real node.
+    Kubelet,
+    /// Plays nodes that are not there.
+    Kwok,
+    /// Runs containers for a kubelet.
+    Containerd,
+    /// Stands between containerd and one pod.
+    Shim,
+    /// Containerd's command.
+    Ctr,
+    /// Makes a container.
+    Runc,
+    /// Connects a pod to its node.
+    Ptp,
+    /// Gives pods their addresses.
+    HostLocal,
+    /// Raises a pod's loopback.
+    Loopback,
 }
 
 impl Tool {
     /// Its file's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Etcd => "etcd",
-            Self::Kubectl => "kubectl",
-        }
+        self.names().0
     }
 
     /// The variable that names another one to use.
     #[must_use]
     pub const fn variable(self) -> &'static str {
+        self.names().1
+    }
+
+    const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Etcd => "MERIDIAN_ETCD",
-            Self::Kubectl => "MERIDIAN_KUBECTL",
+            Self::Etcd => ("etcd", "MERIDIAN_ETCD"),
+            Self::Kubectl => ("kubectl", "MERIDIAN_KUBECTL"),
+            Self::ApiServer => ("kube-apiserver", "MERIDIAN_KUBE_APISERVER"),
+            Self::ControllerManager => (
+                "kube-controller-manager",
+                "MERIDIAN_KUBE_CONTROLLER_MANAGER",
+            ),
+            Self::Scheduler => ("kube-scheduler", "MERIDIAN_KUBE_SCHEDULER"),
+            Self::Kubelet => ("kubelet", "MERIDIAN_KUBELET"),
+            Self::Kwok => ("kwok", "MERIDIAN_KWOK"),
+            Self::Containerd => ("containerd", "MERIDIAN_CONTAINERD"),
+            Self::Shim => ("containerd-shim-runc-v2", "MERIDIAN_CONTAINERD_SHIM"),
+            Self::Ctr => ("ctr", "MERIDIAN_CTR"),
+            Self::Runc => ("runc", "MERIDIAN_RUNC"),
+            Self::Ptp => ("ptp", "MERIDIAN_CNI_PTP"),
+            Self::HostLocal => ("host-local", "MERIDIAN_CNI_HOST_LOCAL"),
+            Self::Loopback => ("loopback", "MERIDIAN_CNI_LOOPBACK"),
         }
     }
 
-    /// Where it is: where its variable says, else where the set-up puts it.
+    /// True for what other projects' tests take from `KUBEBUILDER_ASSETS` too.
+    const fn may_be_brought(self) -> bool {
+        matches!(self, Self::Etcd | Self::ApiServer | Self::Kubectl)
+    }
+
+    /// Where it is: where its variable says, else in `KUBEBUILDER_ASSETS` when that holds it, else
+    /// where the set-up puts it.
     pub fn locate(self) -> Result<PathBuf, MissingTool> {
         let named = std::env::var_os(self.variable()).map(PathBuf::from);
-        find(named, &repository().join(".cache/kube-tools"), self)
+        let assets = std::env::var_os("KUBEBUILDER_ASSETS").filter(|_| self.may_be_brought());
+        let brought = assets
+            .map(|assets| Path::new(&assets).join(self.name()))
+            .filter(|path| path.is_file());
+        let built = repository().join(".cache/kube-tools");
+        find(named.or(brought), &built, self)
     }
 
     /// The tool, or `None` after saying which test is skipped for want of it.
@@ -90,6 +141,10 @@ pub enum Binary {
     Agent,
     /// The `meridian` command.
     Cli,
+    /// What real nodes run in place of training.
+    Trainer,
+    /// One real member cluster, until it is told to stop.
+    TestCluster,
 }
 
 impl Binary {
@@ -98,6 +153,8 @@ impl Binary {
             Self::Hub => "hub-under-test",
             Self::Agent => "agent-under-test",
             Self::Cli => "cli-under-test",
+            Self::Trainer => "meridian-trainer",
+            Self::TestCluster => "meridian-test-cluster",
         }
     }
 
