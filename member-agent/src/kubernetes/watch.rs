@@ -27,6 +27,10 @@ const RETRY: Millis = Millis::seconds(1);
 /// Chores under way at once; the others wait for the next change.
 const MAX_CHORES: usize = 16;
 
+/// Changes taken in before a gang is put together again, so that a burst of its pods costs one
+/// look and not one each.
+const MAX_WORDS_AT_ONCE: usize = 256;
+
 /// One change of one object.
 enum Word {
     Node(Box<Node>),
@@ -128,19 +132,30 @@ impl Watch {
                 Some((chore, done)) = self.under_way.next(), if !self.under_way.is_empty() => {
                     self.finished(chore, done, clock.boot());
                 }
-                word = self.words.next() => match word {
-                    Some(Ok(word)) => self.take(word, clock.boot()),
-                    Some(Err(trouble)) => {
-                        tracing::warn!(?trouble, "a watch of the cluster broke");
-                        return None;
-                    }
-                    None => return None,
-                },
+                word = self.words.next() => self.take_all(word, clock.boot())?,
                 () = alarm => self.index.tick(clock.boot()),
             }
-            let news = self.index.news();
+            let news = self.index.news(clock.boot());
             self.ready.extend(news);
         }
+    }
+
+    /// Takes a word and those that are there already. `None` when a watch broke.
+    fn take_all(&mut self, first: Option<Result<Word, Trouble>>, now: BootMillis) -> Option<()> {
+        let mut next = Some(first);
+        for _ in 0..MAX_WORDS_AT_ONCE {
+            match next {
+                Some(Some(Ok(word))) => self.take(word, now),
+                Some(Some(Err(trouble))) => {
+                    tracing::warn!(?trouble, "a watch of the cluster broke");
+                    return None;
+                }
+                Some(None) => return None,
+                None => break,
+            }
+            next = self.words.next().now_or_never();
+        }
+        Some(())
     }
 
     fn take(&mut self, word: Word, now: BootMillis) {
@@ -164,11 +179,12 @@ impl Watch {
 
     fn start_chores(&mut self, now: BootMillis) {
         self.later.retain(|_, at| *at > now);
-        for chore in self.index.chores(now) {
-            let waits = self.busy.contains(&chore) || self.later.contains_key(&chore);
+        for chore in self.index.chores() {
+            let waits = self.busy.contains(chore) || self.later.contains_key(chore);
             if waits || self.busy.len() >= MAX_CHORES {
                 continue;
             }
+            let chore = chore.clone();
             self.busy.insert(chore.clone());
             let backend = self.backend.clone();
             let work = async move {

@@ -1,0 +1,234 @@
+//! What is kept of one gang: its owner object, its gate and its pods, as last shown.
+//!
+//! Owns which members are there, which are still to come and which somebody took away. Pure. Never
+//! asks the cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+
+use super::bind::slip;
+use super::inventory::Inventory;
+use super::names;
+use super::record::{Member, Record, Slip};
+use crate::backend::{PodPhase, PodSeen};
+
+/// A member by role and rank.
+type Place = (usize, u32);
+
+/// One gang under one epoch.
+#[derive(Default)]
+pub(super) struct Entry {
+    pub(super) owner: Option<Owner>,
+    /// UIDs of the owner objects that have a gate.
+    pub(super) gates: BTreeSet<String>,
+    pub(super) pods: BTreeMap<String, Kept>,
+    /// Members whose pod was there and was removed by somebody else.
+    removed: BTreeSet<Place>,
+}
+
+/// Its owner object.
+pub(super) struct Owner {
+    pub(super) uid: String,
+    pub(super) namespace: String,
+    pub(super) record: Record,
+    /// Members of the record.
+    pub(super) members: BTreeSet<Member>,
+}
+
+/// What is kept of a pod.
+pub(super) struct Kept {
+    pub(super) slip: Slip,
+    pub(super) namespace: String,
+    pub(super) uid: String,
+    host: Option<String>,
+    pub(super) deleting: bool,
+    /// A resize left it out: its end is expected.
+    leaving: bool,
+    /// Without its spec's containers and the annotations that nobody reads.
+    pub(super) pod: Pod,
+}
+
+impl Owner {
+    pub(super) fn of(config: &ConfigMap, record: Record) -> Self {
+        Self {
+            uid: config.metadata.uid.clone().unwrap_or_default(),
+            namespace: config.metadata.namespace.clone().unwrap_or_default(),
+            members: record.members().into_iter().collect(),
+            record,
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn namespace(&self) -> Option<&str> {
+        let pod = || {
+            self.pods
+                .values()
+                .next()
+                .map(|kept| kept.namespace.as_str())
+        };
+        let owner = self.owner.as_ref().map(|owner| owner.namespace.as_str());
+        owner.or_else(pod)
+    }
+
+    pub(super) fn own(&mut self, owner: Owner) {
+        let moved = self
+            .owner
+            .as_ref()
+            .is_some_and(|before| before.members != owner.members || before.uid != owner.uid);
+        if moved {
+            self.removed.clear();
+        }
+        for kept in self.pods.values_mut() {
+            kept.leaving = !owner.members.contains(&kept.member());
+        }
+        self.owner = Some(owner);
+    }
+
+    pub(super) fn disown(&mut self) {
+        self.owner = None;
+        self.removed.clear();
+    }
+
+    pub(super) fn take(&mut self, name: String, mut kept: Kept) {
+        self.removed.remove(&kept.place());
+        let owner = self.owner.as_ref();
+        kept.leaving = owner.is_some_and(|owner| !owner.members.contains(&kept.member()));
+        self.pods.insert(name, kept);
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        let Some(kept) = self.pods.remove(name) else {
+            return;
+        };
+        if !kept.leaving && !self.places().contains(&kept.place()) {
+            self.removed.insert(kept.place());
+        }
+    }
+
+    /// In a whole listing, a member of a gang that was bound and has no pod had one.
+    pub(super) fn mark_absent(&mut self) {
+        let Some(owner) = self.owner.as_ref().filter(|owner| owner.record.complete) else {
+            return;
+        };
+        let there = self.places();
+        let members = owner
+            .members
+            .iter()
+            .map(|member| (member.role, member.rank));
+        self.removed = members.filter(|place| !there.contains(place)).collect();
+    }
+
+    fn places(&self) -> BTreeSet<Place> {
+        self.pods.values().map(Kept::place).collect()
+    }
+
+    /// True when the gate is missing and each member has a pod of which `admitted` holds.
+    pub(super) fn is_whole(&self, owner: &Owner, admitted: impl Fn(&Kept) -> bool) -> bool {
+        if !owner.record.complete || self.gates.contains(&owner.uid) || owner.members.is_empty() {
+            return false;
+        }
+        let pods = self
+            .pods
+            .values()
+            .filter(|kept| !kept.deleting && admitted(kept));
+        let there: BTreeSet<Member> = pods.map(Kept::member).collect();
+        owner.members.is_subset(&there)
+    }
+
+    /// Members without a pod: not made yet, or removed by somebody else.
+    pub(super) fn absent(&self, owner: &Owner) -> Vec<(Place, PodSeen)> {
+        let there = self.places();
+        let seen = |member: &Member| {
+            let place = (member.role, member.rank);
+            let phase = if self.removed.contains(&place) {
+                PodPhase::Failed {
+                    exit_code: 0,
+                    reason: "Removed".to_owned(),
+                }
+            } else {
+                PodPhase::Pending
+            };
+            (place, unmade(&owner.record, member, phase))
+        };
+        let absent = owner.members.iter();
+        let absent = absent.filter(|member| !there.contains(&(member.role, member.rank)));
+        absent.map(seen).collect()
+    }
+}
+
+/// A member that has no pod.
+fn unmade(record: &Record, member: &Member, phase: PodPhase) -> PodSeen {
+    let role = &record.roles[member.role];
+    let (job, key) = (&record.terms.job, record.key);
+    PodSeen {
+        name: names::pod(job, key, &role.name, member.rank, record.attempt),
+        role: role.name.clone(),
+        rank: member.rank,
+        node: member.node.clone(),
+        request: role.request,
+        phase,
+        started: None,
+        ended: None,
+        waits_for: String::new(),
+    }
+}
+
+impl Kept {
+    pub(super) fn of(pod: &Pod) -> Option<Self> {
+        let slip = slip(pod)?;
+        let meta = &pod.metadata;
+        let host = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let mut slim = Pod {
+            status: pod.status.clone(),
+            ..Pod::default()
+        };
+        slim.metadata
+            .creation_timestamp
+            .clone_from(&meta.creation_timestamp);
+        let annotations = meta.annotations.iter().flatten();
+        let answer = annotations.filter(|(name, _)| *name == names::CHECKPOINT);
+        let answer = answer.map(|(name, value)| (name.clone(), value.clone()));
+        slim.metadata.annotations = Some(answer.collect());
+        slim.spec
+            .get_or_insert_default()
+            .node_name
+            .clone_from(&host);
+        Some(Self {
+            slip,
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            host,
+            deleting: meta.deletion_timestamp.is_some(),
+            leaving: false,
+            pod: slim,
+        })
+    }
+
+    pub(super) fn place(&self) -> Place {
+        (self.slip.order, self.slip.rank)
+    }
+
+    /// The host that it is bound to; empty = none.
+    pub(super) fn host(&self) -> &str {
+        self.host.as_deref().unwrap_or_default()
+    }
+
+    fn member(&self) -> Member {
+        Member {
+            role: self.slip.order,
+            rank: self.slip.rank,
+            node: self.slip.node.clone(),
+        }
+    }
+
+    /// Its node in our words; a pod that somebody else bound is where it is.
+    pub(super) fn node(&self) -> String {
+        let said = Inventory::host_of(&self.slip.node);
+        match &self.host {
+            Some(host) if host != said => host.clone(),
+            Some(_) | None => self.slip.node.clone(),
+        }
+    }
+}
