@@ -136,6 +136,9 @@ pub(crate) fn most(tree: &Tree, levels: usize, want: &Want) -> u32 {
     u32::try_from(rooms).unwrap_or(u32::MAX).min(want.pods)
 }
 
+/// A domain that may hold a role, the tightest first: free GPUs, looks, what is around it, label.
+type Candidate = Reverse<(u64, u64, (u64, u64), u64, DomainIx)>;
+
 /// Not known yet, in the tables of a picker.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -294,13 +297,13 @@ impl<'a> Picker<'a> {
     fn tightest_domain(&mut self, depth: usize) -> Option<Vec<Pick>> {
         let pods = u64::from(self.want.pods);
         let gpus = self.want.per_pod.gpus.0.saturating_mul(pods);
-        let mut candidates: Vec<Reverse<(u64, u64, u64, DomainIx)>> = Vec::new();
+        let mut candidates: Vec<Candidate> = Vec::new();
         for (ix, domain) in (0..).map(DomainIx).zip(self.tree.domains()) {
             let free = self.tree.free(ix);
             if free < gpus || domain.depth != depth || !domain.named || domain.looks == 0 {
                 continue;
             }
-            let key = (free, domain.looks, domain.label, ix);
+            let key = (free, domain.looks, self.around(ix), domain.label, ix);
             match candidates.last_mut() {
                 // Neighbours are often alike; of those one is enough.
                 Some(Reverse(last)) if (last.0, last.1) == (key.0, key.1) => *last = key.min(*last),
@@ -312,7 +315,7 @@ impl<'a> Picker<'a> {
         let mut best: Option<(Cost, Vec<Pick>)> = None;
         let (mut compared, mut last_looks) = (0, 0);
         while compared < COMPARED
-            && let Some(Reverse((_, looks, _, ix))) = heap.pop()
+            && let Some(Reverse((_, looks, .., ix))) = heap.pop()
         {
             if looks == last_looks || self.room(ix) < pods {
                 continue;
@@ -326,6 +329,20 @@ impl<'a> Picker<'a> {
             }
         }
         best.map(|(_, picks)| picks)
+    }
+
+    /// What the domains around one look like: of two that look the same, the one in the fuller
+    /// surroundings is taken, and never by name unless these look the same too.
+    fn around(&self, ix: DomainIx) -> (u64, u64) {
+        let (mut free, mut looks, mut at) = (None, 0_u64, ix);
+        while let Some(parent) = self.tree.domain(at).parent {
+            free = free.or(Some(self.tree.free(parent)));
+            looks = looks
+                .rotate_left(1)
+                .wrapping_add(self.tree.domain(parent).looks);
+            at = parent;
+        }
+        (free.unwrap_or(0), looks)
     }
 
     fn cost(&self, picks: &[Pick]) -> Cost {

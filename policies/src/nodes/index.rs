@@ -324,7 +324,7 @@ impl Index {
     pub(super) fn expand(&self, gang: &GangShape, steps: Vec<Step>) -> Vec<Member> {
         let mut used: BTreeMap<(DomainIx, KindIx), usize> = BTreeMap::new();
         let mut again: BTreeMap<(DomainIx, _, _), Vec<usize>> = BTreeMap::new();
-        let reuse = gang.roles.len() > 1;
+        let least = gang.roles.iter().map(|role| role.per_pod.gpus).min();
         let mut chosen: Vec<(u32, u64, u32, Vec<usize>)> = Vec::with_capacity(steps.len());
         for step in steps {
             let mut hosts = Vec::with_capacity(step.hosts as usize);
@@ -341,8 +341,8 @@ impl Index {
                 hosts.extend(group.iter().skip(*from).take(fresh));
                 *from += fresh;
             }
-            if reuse {
-                let left = step.left(gang.roles[step.role as usize].per_pod);
+            let left = step.left(gang.roles[step.role as usize].per_pod);
+            if gang.roles.len() > 1 && Some(left.gpus) >= least {
                 let touched = again.entry((step.domain, step.allocatable, left));
                 touched.or_default().extend(&hosts);
             }

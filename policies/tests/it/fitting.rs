@@ -66,6 +66,22 @@ fn a_required_rack_is_the_tightest_that_holds_all() {
 }
 
 #[test]
+fn of_racks_that_look_alike_the_one_in_the_fuller_block_is_taken() {
+    let levels = ["block".to_owned(), "rack".to_owned()];
+    let shapes = [
+        hosts(1, &["b0", "r0"], 8),
+        hosts(1, &["b0", "r1"], 8),
+        hosts(1, &["b1", "r0"], 8),
+    ];
+    let role = RoleShape {
+        required: Some("rack".into()),
+        ..role(1, 8)
+    };
+    let found = fit(&levels, &shapes, &gang(role), &[1]).unwrap();
+    assert_eq!(found.takes[0].domains, ["b1", "r0"]);
+}
+
+#[test]
 fn a_preferred_level_is_given_up_only_when_it_must_be() {
     let role = RoleShape {
         preferred: Some("rack".into()),
