@@ -12,7 +12,7 @@ use meridian_runtime::tls::CaPin;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kubernetes::inventory::InventoryConfig;
+use crate::kubernetes::inventory::{BadInventoryConfig, InventoryConfig};
 use crate::kubernetes::{MACHINE_GONE_AFTER, NODE_LOST_AFTER};
 
 /// Everything that can be set. Unknown fields are errors.
@@ -234,6 +234,9 @@ pub enum ConfigError {
         /// What it must be, and how to set it.
         must: &'static str,
     },
+    /// How a Kubernetes cluster's nodes are read cannot be.
+    #[error("kubernetes.inventory.{0}")]
+    Inventory(#[from] BadInventoryConfig),
 }
 
 /// Reads a YAML file.
@@ -286,6 +289,7 @@ impl AgentConfig {
             let must = "truth outlives the process only with its cluster, --simulated-state FILE";
             return wrong("simulated.state", "", must);
         }
+        self.kubernetes.inventory.check()?;
         if !is_loopback(&self.metrics_listen) {
             let must = "a loopback address such as 127.0.0.1:9100, nobody is identified there";
             return wrong("metricsListen", &self.metrics_listen, must);
@@ -352,6 +356,11 @@ mod tests {
             kubernetes.check().is_ok(),
             "a real cluster needs no inventory"
         );
+        let level = |config: &mut AgentConfig| {
+            let yaml = "{levels: [{pool: train, levels: [{name: host, label: x}]}]}";
+            config.kubernetes.inventory = serde_saphyr::from_str(yaml).expect("reads");
+        };
+        assert!(fault(level).starts_with("kubernetes.inventory.levels[0].levels[0].name: "));
         let lone = |config: &mut AgentConfig| config.simulated.history = Some("h".into());
         assert!(fault(lone).contains("--simulated-state FILE"));
     }

@@ -318,3 +318,57 @@ pub(crate) fn minus(a: Resources, b: Resources) -> Resources {
         memory: a.memory.saturating_sub(b.memory),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, pool: &str, domains: &[&str]) -> NodeSeen {
+        NodeSeen {
+            name: name.to_owned(),
+            pool: pool.to_owned(),
+            domains: domains.iter().map(|&domain| domain.to_owned()).collect(),
+            allocatable: Resources::default(),
+            unhealthy: meridian_api::units::MilliGpus::ZERO,
+            foreign: Resources::default(),
+            health: NodeHealth::Ready,
+        }
+    }
+
+    fn pool(name: &str, levels: &[&str]) -> PoolSeen {
+        PoolSeen {
+            name: name.to_owned(),
+            flavor: "h100".to_owned(),
+            levels: levels.iter().map(|&level| level.to_owned()).collect(),
+            findings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_pool_changes_with_its_nodes_and_takes_them_out_of_others() {
+        let mut view = View::default();
+        view.reset(Snapshot {
+            pools: vec![pool("a", &[])],
+            nodes: vec![node("n1", "a", &[]), node("n2", "a", &[])],
+            ..Snapshot::default()
+        });
+        let nodes = vec![node("n2", "b", &["r"])];
+        let touched = view.apply(ClusterEvent::Pool(pool("b", &["rack"]), nodes));
+        assert_eq!(
+            touched.pools,
+            BTreeSet::from(["a".to_owned(), "b".to_owned()])
+        );
+        let names = |view: &View, pool: &str| -> Vec<String> {
+            view.nodes_of(pool).map(|node| node.name.clone()).collect()
+        };
+        assert_eq!(
+            (names(&view, "a"), names(&view, "b")),
+            (vec!["n1".into()], vec!["n2".into()])
+        );
+        assert_eq!(view.pool("b"), Some(&pool("b", &["rack"])));
+        view.apply(ClusterEvent::NodeGone("n2".to_owned()));
+        let touched = view.apply(ClusterEvent::PoolGone("b".to_owned()));
+        assert!(touched.pools.contains("b") && view.pool("b").is_none());
+        assert_eq!(view.pools().collect::<Vec<_>>(), ["a"]);
+    }
+}

@@ -7,7 +7,7 @@
 //!
 //! | Pods | Are one gang | That is whole when |
 //! |---|---|---|
-//! | with label `meridian.dev/gang` and annotation `meridian.dev/gang-size` | by the label | the annotation says so |
+//! | with label `meridian.dev/gang` and a size | by the label | `meridian.dev/gang-size` says so |
 //! | of a JobSet | by its UID | each replicated job has its pods |
 //! | of a PyTorchJob | by its UID | the operator's `PET_NNODES` or `WORLD_SIZE` says so |
 //! | of a Job | by its UID | the Job's parallelism says so |

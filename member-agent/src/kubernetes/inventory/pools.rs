@@ -8,7 +8,7 @@
 //! with the most nodes (of two, to the first by name), and each other one is the pool
 //! `<name>--<flavor>`. One node with a wrong label so moves itself and nobody else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::config::pool_beside;
 use super::findings::{Word, counted, named, per_node_counts};
@@ -33,8 +33,8 @@ struct Group {
     drivers: BTreeMap<Name, usize>,
     /// Nodes per version of the toolkit.
     toolkits: BTreeMap<Name, usize>,
-    /// Hosts with something odd, by the reason.
-    odd: BTreeMap<&'static str, BTreeSet<Name>>,
+    /// Hosts with something odd and what it is, by the reason.
+    odd: BTreeMap<&'static str, BTreeMap<Name, String>>,
 }
 
 /// Who carries the labels of a level.
@@ -61,7 +61,11 @@ impl Pools {
             group.add(share, levels.of(&share.claim));
             for oddity in &host.oddities {
                 let hosts = group.odd.entry(oddity.reason()).or_default();
-                hosts.insert(name.clone());
+                let said = hosts.entry(name.clone()).or_default();
+                if !said.is_empty() {
+                    said.push_str("; ");
+                }
+                said.push_str(&oddity.message());
             }
         }
     }
@@ -228,11 +232,13 @@ impl Group {
         words
     }
 
-    /// The oddities of its nodes, one line for each reason.
+    /// The oddities of its nodes, one line for each reason: how many have it, and of the first one
+    /// what it is.
     fn odd_words(&self) -> impl Iterator<Item = Word> {
-        self.odd.iter().map(|(reason, hosts)| {
-            let text = format!("{}: {}", counted(hosts.len(), "node"), named(hosts.iter()));
-            (*reason, text)
+        self.odd.iter().filter_map(|(reason, hosts)| {
+            let (first, said) = hosts.first_key_value()?;
+            let all = format!("{} ({})", counted(hosts.len(), "node"), named(hosts.keys()));
+            Some((*reason, format!("{all}; {first}: {said}")))
         })
     }
 

@@ -188,3 +188,26 @@ fn versions_out_of_step_and_split_domains_are_found() {
         ]
     );
 }
+
+#[test]
+fn a_pool_says_what_is_odd_about_its_first_node() {
+    let mut nodes: Vec<Node> = (0..5).map(|n| h100(&format!("n{n}"), &[])).collect();
+    for node in &mut nodes {
+        capacity(node, "nvidia.com/gpu", "16");
+    }
+    let mut inventory = of(&nodes);
+    let findings = |inventory: &Inventory| inventory.snapshot().0[0].findings.clone();
+    assert_eq!(
+        findings(&inventory),
+        [
+            "5 nodes (n0, n1, n2 and 2 more); n0: nvidia.com/gpu is 16, the labels say 8 GPUs of one \
+          product: they are shared or of several products; none are offered (NotWholeGpus)"
+        ]
+    );
+    for n in 1..5 {
+        inventory.apply_node(&h100(&format!("n{n}"), &[]));
+    }
+    assert!(findings(&inventory)[0].starts_with("1 node (n0); n0: "));
+    inventory.apply_node(&h100("n0", &[]));
+    assert!(findings(&inventory).is_empty());
+}
