@@ -27,6 +27,8 @@ use crate::metrics::{
 use crate::model::{ClusterState, Model, Situation, Written};
 use crate::settle::{Change, Subject, to_json};
 
+/// Findings in the status of a cluster: more than a person reads at once.
+const MAX_FINDINGS: usize = 64;
 /// Capacity of one cluster is written at most this often, contact as soon as it changes.
 const WRITE_CAPACITY_EVERY: Millis = Millis::seconds(10);
 
@@ -375,6 +377,17 @@ fn status(
             free: GpuQuantity(free),
             out: GpuQuantity(out),
         }),
+        findings: findings(cluster),
         conditions,
     }
+}
+
+/// What a person should know of a cluster's nodes, pool by pool.
+fn findings(cluster: &ClusterState) -> Vec<String> {
+    let pools = cluster.pools.iter();
+    let all = pools.flat_map(|(name, pool)| {
+        let findings = pool.findings.iter();
+        findings.map(move |finding| format!("{name}: {finding}"))
+    });
+    all.take(MAX_FINDINGS).collect()
 }

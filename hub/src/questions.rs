@@ -1,7 +1,9 @@
-//! Questions to the model: plan, why, queue, capacity, and where logs are.
+//! Questions to the model: plan, why, queue, capacity, one cluster, and where logs are.
 //!
 //! Owns the answers, in the words of the wire. Asked of the task that owns the model, so that an
 //! answer is of one moment. Changes nothing.
+
+mod fleet;
 
 use meridian_api::errors::{ApiError, ErrorCode};
 use meridian_api::ids::GangId;
@@ -9,9 +11,7 @@ use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::status::Blocker;
 use meridian_api::reasons::Reason;
 use meridian_api::units::MilliGpus;
-use meridian_policies::lifecycle::State;
-use meridian_policies::model::{Contact, Shape};
-use meridian_policies::shapes;
+use meridian_policies::model::Contact;
 use meridian_proto::v1;
 use tokio::sync::oneshot;
 
@@ -37,6 +37,8 @@ pub(crate) enum Question {
     Why(v1::WhyRequest, Reply<v1::WhyResponse>),
     /// Who waits, in which order?
     Queue(v1::QueueRequest, Reply<v1::QueueResponse>),
+    /// What is to be known of this cluster?
+    Cluster(v1::ClusterRequest, Reply<v1::ClusterResponse>),
     /// Where are the logs of this container?
     Logs(v1::LogsRequest, Reply<LogTarget>),
     /// What is there?
@@ -60,7 +62,10 @@ pub(crate) fn answer(
         }
         Question::Logs(request, reply) => drop(reply.send(logs(model, situation, request))),
         Question::Capacity(request, reply) => {
-            drop(reply.send(Ok(capacity(model, situation, &request))));
+            drop(reply.send(Ok(fleet::capacity(model, situation, &request))));
+        }
+        Question::Cluster(request, reply) => {
+            drop(reply.send(fleet::cluster(model, situation, &request)));
         }
     }
 }
@@ -157,12 +162,7 @@ fn why(
         cluster: row.cluster.clone(),
         pool: row.pool.clone(),
         epoch: row.epoch.0,
-        state: match row.state {
-            State::Starting => "Starting",
-            State::Running => "Running",
-            State::Draining(_) => "Stopping",
-        }
-        .to_owned(),
+        state: fleet::word(row.state).to_owned(),
         milli_gpus: row.gpus.0,
         since_ms: row.started.unwrap_or(row.decided).0,
     };
@@ -313,69 +313,6 @@ fn logs(
             Err(ApiError::new(ErrorCode::ClusterUnreachable, message).help(help))
         }
     }
-}
-
-fn capacity(
-    model: &Model,
-    situation: Situation,
-    request: &v1::CapacityRequest,
-) -> v1::CapacityResponse {
-    let mut pools = Vec::new();
-    for (name, cluster) in &model.catalog.clusters {
-        let Some(state) = model.fleet.clusters.get(name) else {
-            continue;
-        };
-        let contact = match state.contact(situation.boot, situation.terms) {
-            Contact::Ready => "Ready",
-            Contact::Suspect => "Suspect",
-            Contact::Unreachable => "Unreachable",
-            Contact::Lost => "Lost",
-        };
-        for (pool, known) in &state.pools {
-            if !request.flavor.is_empty() && known.flavor != request.flavor {
-                continue;
-            }
-            let total = shapes::allocatable(&known.shapes)
-                .gpus
-                .saturating_add(known.out);
-            pools.push(v1::PoolCapacity {
-                flavor: known.flavor.clone(),
-                region: cluster.value.spec.region.clone(),
-                cluster: name.clone(),
-                pool: pool.clone(),
-                total_milli_gpus: total.0,
-                free_milli_gpus: shapes::free(&known.shapes).gpus.0,
-                out_milli_gpus: known.out.0,
-                largest_host_milli_gpus: largest_host(&known.shapes).0,
-                largest_block_milli_gpus: largest_block(&known.shapes).0,
-                // While beats arrive, what was last reported is what is so.
-                age_ms: state.silence(situation.boot).0,
-                contact: contact.to_owned(),
-            });
-        }
-    }
-    v1::CapacityResponse { pools }
-}
-
-fn largest_host(shapes: &[Shape]) -> MilliGpus {
-    let hosts = shapes.iter().filter(|row| row.hosts > 0);
-    hosts.map(|row| row.free.gpus).max().unwrap_or_default()
-}
-
-/// Most GPUs free in one widest domain; a pool without levels is one domain.
-fn largest_block(shapes: &[Shape]) -> MilliGpus {
-    let mut blocks = std::collections::BTreeMap::<&str, MilliGpus>::new();
-    for row in shapes {
-        let block = row.domains.first().map_or("", String::as_str);
-        let free = row
-            .free
-            .gpus
-            .checked_mul(u64::from(row.hosts))
-            .unwrap_or(MilliGpus(u64::MAX));
-        let sum = blocks.entry(block).or_default();
-        *sum = sum.saturating_add(free);
-    }
-    blocks.into_values().max().unwrap_or_default()
 }
 
 fn reason(blocker: &Blocker) -> v1::Reason {

@@ -1,4 +1,4 @@
-//! The users' gRPC service: submit, plan, why, queue, capacity, watch, logs.
+//! The users' gRPC service: submit, plan, why, queue, capacity, clusters, watch, logs.
 //!
 //! Owns the translation between the wire and the hub's parts. Writes go the API server's one path;
 //! questions go to the task that owns the model, on the leader. Never decides.
@@ -147,6 +147,16 @@ impl FederationService for Users {
     ) -> Result<Response<v1::CapacityResponse>, Status> {
         let request = request.into_inner();
         self.ask(|reply| Question::Capacity(request, reply))
+            .await
+            .map(Response::new)
+    }
+
+    async fn cluster(
+        &self,
+        request: Request<v1::ClusterRequest>,
+    ) -> Result<Response<v1::ClusterResponse>, Status> {
+        let request = request.into_inner();
+        self.ask(|reply| Question::Cluster(request, reply))
             .await
             .map(Response::new)
     }

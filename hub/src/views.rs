@@ -251,6 +251,7 @@ fn pool_status(pool: &PoolState) -> GPUPoolStatus {
     GPUPoolStatus {
         gpus,
         largest_free_block: largest,
+        findings: pool.findings.clone(),
         ..Default::default()
     }
 }

@@ -20,8 +20,10 @@ use crate::commands::wait::Goal;
 use crate::completion;
 use crate::output::Format;
 
+mod fleet;
 mod logs;
 
+pub(crate) use fleet::{ClusterDescribeArgs, ClusterDrainArgs, ClusterListArgs, TopArgs, TopRows};
 pub(crate) use logs::LogsArgs;
 
 /// Runs jobs on fleets of GPU clusters.
@@ -85,7 +87,9 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Show GPUs by flavor, region, cluster and pool
     Capacity(CapacityArgs),
-    /// Add clusters, let their agents join, close them to new work and open them again
+    /// Show the fleet on one screen: clusters, pools and tenants
+    Top(TopArgs),
+    /// Add clusters, let their agents join, look at them, close, empty and open them
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Show what happened
@@ -311,9 +315,15 @@ pub(crate) enum ClusterCommand {
     Manifests(ClusterManifestsArgs),
     /// Take the right to speak for a cluster from its agent, at once; what runs there goes on
     Revoke(ClusterRevokeArgs),
+    /// Show clusters
+    List(ClusterListArgs),
+    /// Show everything about a cluster: how it is heard, its pools, and what stands there
+    Describe(ClusterDescribeArgs),
     /// Close a cluster to new work; what runs there goes on
     Cordon(CordonArgs),
-    /// Open a cluster to new work again
+    /// Close a cluster and empty it: what runs there is stopped and goes elsewhere
+    Drain(ClusterDrainArgs),
+    /// Open a cluster to new work again, whether it was cordoned or drained
     Uncordon(CordonArgs),
 }
 

@@ -14,9 +14,12 @@ pub(crate) mod plan;
 pub(crate) mod playground;
 pub(crate) mod queue;
 pub(crate) mod submit;
+pub(crate) mod top;
 pub(crate) mod version;
 pub(crate) mod wait;
 pub(crate) mod why;
+
+use std::io::Write as _;
 
 use meridian_api::errors::ApiError;
 use meridian_api::kinds;
@@ -101,6 +104,31 @@ impl Bulk {
             None => Ok(exit),
         }
     }
+}
+
+/// Asks the person whether `what` is meant, or demands `-y` where there is none; `otherwise` says
+/// what a no leaves behind.
+pub(crate) fn agree(context: &Context, what: &str, otherwise: &str) -> Result<(), Failure> {
+    if !context.interactive {
+        return Err(Failure::usage(
+            format!("this would {what}"),
+            "repeat with -y if that is meant",
+        ));
+    }
+    let mut stderr = std::io::stderr();
+    let _ = write!(stderr, "{what}? [y/N] ").and_then(|()| stderr.flush());
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    let agreed = matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes");
+    if read.is_ok() && agreed {
+        return Ok(());
+    }
+    Err(Failure::Ended {
+        code: None,
+        message: otherwise.to_owned(),
+        fix: String::new(),
+        exit: Exit::Error,
+    })
 }
 
 /// Checks a document against the schema that this command knows.

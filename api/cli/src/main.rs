@@ -65,6 +65,7 @@ async fn execute(cli: Cli) -> Result<Exit, Failure> {
         Command::Logs(args) => commands::logs::run(context, args).await,
         Command::Queue(args) => commands::queue::run(context, args).await,
         Command::Capacity(args) => commands::capacity::run(context, args).await,
+        Command::Top(args) => commands::top::run(context, args).await,
         Command::Cluster(command) => commands::cluster::run(context, command).await,
         Command::Events(args) => commands::events::run(context, args).await,
         Command::Completion(args) => completion::print(context, args.shell),

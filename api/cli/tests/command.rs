@@ -412,7 +412,7 @@ async fn many_are_deleted_only_when_that_is_said_twice() {
     let unsure = hub.run(&all).await;
     assert_eq!(unsure.code, Some(2));
     assert!(
-        unsure.err.contains("this deletes 2 objects: "),
+        unsure.err.contains("this would delete 2 objects: "),
         "{}",
         unsure.err
     );

@@ -187,6 +187,22 @@ impl Client {
         .await
     }
 
+    /// One cluster with at most `limit` of its gangs (0 = as many as the hub shows).
+    pub async fn cluster(
+        &self,
+        name: &str,
+        limit: u32,
+    ) -> Result<v1::ClusterResponse, ClientError> {
+        let request = v1::ClusterRequest {
+            name: name.to_owned(),
+            limit,
+        };
+        self.read("Cluster", request, |service, request| {
+            Box::pin(service.cluster(request))
+        })
+        .await
+    }
+
     /// What a container of a gang writes. Dropping the text ends the call.
     pub async fn logs(&self, request: v1::LogsRequest) -> Result<LogText, ClientError> {
         let mut service = self.federation();

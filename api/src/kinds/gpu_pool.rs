@@ -77,6 +77,9 @@ pub struct GPUPoolStatus {
     /// Most GPUs free together, by level.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub largest_free_block: BTreeMap<String, GpuQuantity>,
+    /// What a person should know of its nodes: skew of drivers, labels that contradict.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<String>,
     /// `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,

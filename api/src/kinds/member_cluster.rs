@@ -164,6 +164,9 @@ pub struct MemberClusterStatus {
     /// Its GPUs, as last reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<GpuCounts>,
+    /// What a person should know of its nodes, pool by pool.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<String>,
     /// `Connected`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,

@@ -22,6 +22,9 @@ const MAX_POOLS: usize = 1024;
 const MAX_SHAPES: usize = 10_000;
 /// Most gangs in one message: each holds a GPU at least, and no cluster known has more cards.
 const MAX_GANGS: usize = 100_000;
+/// Findings of one pool that are kept: more than a person reads, and with [`MAX_TEXT`] some 8 KiB
+/// in the status of its cluster.
+const MAX_FINDINGS: usize = 16;
 /// Longest text of an agent that is kept, in characters: it goes into the status of a job.
 const MAX_TEXT: usize = 512;
 
@@ -104,8 +107,16 @@ fn pool(pool: &v1::Pool) -> Result<(String, PoolState), Malformed> {
         levels: pool.levels.clone(),
         shapes: shapes::canonical(&rows),
         out: MilliGpus(pool.out_milli_gpus),
+        findings: findings(pool),
     };
     Ok((pool.name.clone(), state))
+}
+
+/// The first findings of a pool, cut to what a person reads.
+fn findings(pool: &v1::Pool) -> Vec<String> {
+    let texts = pool.findings.iter().take(MAX_FINDINGS);
+    let texts = texts.map(|text| text.chars().take(MAX_TEXT).collect());
+    texts.collect()
 }
 
 fn shape(row: &v1::Shape, levels: usize) -> Result<Shape, Malformed> {

@@ -111,6 +111,9 @@ pub(crate) struct PoolState {
     pub(crate) shapes: Vec<Shape>,
     /// GPUs of nodes that are out.
     pub(crate) out: MilliGpus,
+    /// What a person should know of its nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) findings: Vec<String>,
 }
 
 /// A gang as an agent last saw it.

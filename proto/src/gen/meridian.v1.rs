@@ -1341,6 +1341,77 @@ pub struct PoolCapacity {
     pub age_ms: u64,
     #[prost(string, tag = "11")]
     pub contact: ::prost::alloc::string::String,
+    /// Gangs that stand there.
+    #[prost(uint32, tag = "12")]
+    pub gangs_starting: u32,
+    #[prost(uint32, tag = "13")]
+    pub gangs_running: u32,
+    #[prost(uint32, tag = "14")]
+    pub gangs_stopping: u32,
+    /// Topology levels from the widest inward, without the host.
+    #[prost(string, repeated, tag = "15")]
+    pub levels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What a person should know of its nodes.
+    #[prost(string, repeated, tag = "16")]
+    pub findings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClusterRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Most gangs to list; 0 = as many as the hub shows.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterResponse {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub region: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub contact: ::prost::alloc::string::String,
+    /// Milliseconds since its agent was heard.
+    #[prost(uint64, tag = "4")]
+    pub age_ms: u64,
+    #[prost(string, tag = "5")]
+    pub agent_version: ::prost::alloc::string::String,
+    #[prost(bool, tag = "6")]
+    pub cordoned: bool,
+    #[prost(bool, tag = "7")]
+    pub drained: bool,
+    #[prost(message, repeated, tag = "8")]
+    pub pools: ::prost::alloc::vec::Vec<PoolCapacity>,
+    #[prost(message, repeated, tag = "9")]
+    pub gangs: ::prost::alloc::vec::Vec<StandingGang>,
+    /// Of all gangs there, listed or not.
+    #[prost(uint32, tag = "10")]
+    pub gangs_total: u32,
+    #[prost(uint64, tag = "11")]
+    pub milli_gpus_total: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StandingGang {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub index: u32,
+    #[prost(string, tag = "4")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub workload_class: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub pool: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "7")]
+    pub epoch: u64,
+    #[prost(string, tag = "8")]
+    pub state: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "9")]
+    pub milli_gpus: u64,
+    #[prost(int64, tag = "10")]
+    pub since_ms: i64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogsRequest {
@@ -1647,6 +1718,31 @@ pub mod federation_service_client {
                 .insert(GrpcMethod::new("meridian.v1.FederationService", "Capacity"));
             self.inner.unary(req, path, codec).await
         }
+        /// One cluster: how it is heard, its pools, and what stands there.
+        pub async fn cluster(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ClusterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ClusterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/meridian.v1.FederationService/Cluster",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("meridian.v1.FederationService", "Cluster"));
+            self.inner.unary(req, path, codec).await
+        }
         /// What a container of a gang writes, as long as it is read.
         pub async fn logs(
             &mut self,
@@ -1740,6 +1836,11 @@ pub mod federation_service_server {
             tonic::Response<super::CapacityResponse>,
             tonic::Status,
         >;
+        /// One cluster: how it is heard, its pools, and what stands there.
+        async fn cluster(
+            &self,
+            request: tonic::Request<super::ClusterRequest>,
+        ) -> std::result::Result<tonic::Response<super::ClusterResponse>, tonic::Status>;
         /// Server streaming response type for the Logs method.
         type LogsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::LogsResponse, tonic::Status>,
@@ -2130,6 +2231,51 @@ pub mod federation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CapacitySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/meridian.v1.FederationService/Cluster" => {
+                    #[allow(non_camel_case_types)]
+                    struct ClusterSvc<T: FederationService>(pub Arc<T>);
+                    impl<
+                        T: FederationService,
+                    > tonic::server::UnaryService<super::ClusterRequest>
+                    for ClusterSvc<T> {
+                        type Response = super::ClusterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ClusterRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as FederationService>::cluster(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ClusterSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

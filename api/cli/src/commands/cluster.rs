@@ -1,8 +1,10 @@
-//! `cluster`: adds clusters, lets their agents join, closes them to new work and opens them again.
+//! `cluster`: adds clusters, lets their agents join, shows, closes, empties and opens them.
 //!
 //! Owns the short form of hosts. What a cluster then does is its agent's.
 
+mod drain;
 mod join;
+mod show;
 
 use std::str::FromStr;
 
@@ -10,8 +12,8 @@ use meridian_api::kinds::MemberCluster;
 use meridian_api::kinds::member_cluster::{Backend, MemberClusterSpec, SimulatedHosts};
 use meridian_api::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity};
 use meridian_api::units::{Mebibytes, MilliCpus};
-use meridian_client::{ClientError, DryRun, Form};
-use serde_json::{Value, json};
+use meridian_client::{ClientError, Form};
+use serde_json::Value;
 
 use crate::args::{ClusterAddArgs, ClusterCommand, CordonArgs, Dry};
 use crate::commands::{Bulk, check_here};
@@ -112,6 +114,9 @@ pub(crate) async fn run(context: &mut Context, command: ClusterCommand) -> Resul
         ClusterCommand::Join(args) => join::join(context, args).await,
         ClusterCommand::Manifests(args) => join::manifests(context, &args),
         ClusterCommand::Revoke(args) => join::revoke(context, args).await,
+        ClusterCommand::List(args) => show::list(context, args).await,
+        ClusterCommand::Describe(args) => show::describe(context, args).await,
+        ClusterCommand::Drain(args) => drain::run(context, args).await,
         ClusterCommand::Cordon(args) => cordon(context, args, Door::Closed).await,
         ClusterCommand::Uncordon(args) => cordon(context, args, Door::Open).await,
     }
@@ -207,19 +212,16 @@ async fn cordon(context: &mut Context, args: CordonArgs, door: Door) -> Result<E
 async fn turn(context: &Context, name: &str, door: Door, dry: Dry) -> Result<bool, ClientError> {
     let (client, resource) = (&context.client, targets::clusters());
     let current = client.get(&resource, "", name, Form::Objects).await?;
-    let cordoned = current["spec"]["cordoned"].as_bool().unwrap_or(false);
-    if cordoned == (door == Door::Closed) {
+    let is = |name: &str| current["spec"][name].as_bool().unwrap_or(false);
+    let (cordoned, drained) = match door {
+        // Closing does not end a drain.
+        Door::Closed => (true, is("drained")),
+        Door::Open => (false, false),
+    };
+    if (is("cordoned"), is("drained")) == (cordoned, drained) {
         return Ok(true);
     }
-    let dry_run = match dry {
-        Dry::Client => return Ok(false),
-        Dry::None => DryRun::No,
-        Dry::Server => DryRun::Server,
-    };
-    let patch = json!({"spec": {"cordoned": door == Door::Closed}});
-    client
-        .merge_patch(&resource, "", name, &patch, dry_run)
-        .await?;
+    drain::turn(context, name, cordoned, drained, dry).await?;
     Ok(false)
 }
 

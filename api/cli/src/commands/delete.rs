@@ -2,14 +2,12 @@
 //!
 //! Owns what counts as many. Whether a deletion is allowed is the hub's to say.
 
-use std::io::Write as _;
-
 use meridian_client::{Deletion, Form, ListOptions, Resource};
 use serde_json::Value;
 
 use crate::args::{DeleteArgs, Dry};
-use crate::commands::Bulk;
 use crate::commands::wait::{self, Goal};
+use crate::commands::{Bulk, agree};
 use crate::context::{Context, note};
 use crate::documents;
 use crate::exit::Exit;
@@ -137,26 +135,7 @@ fn confirm(context: &Context, doomed: &[Doomed]) -> Result<(), Failure> {
         plural(doomed.len(), "object"),
         first.join(", ")
     );
-    if !context.interactive {
-        return Err(Failure::usage(
-            format!("this deletes {what}"),
-            "repeat with -y if that is meant",
-        ));
-    }
-    let mut stderr = std::io::stderr();
-    let _ = write!(stderr, "delete {what}? [y/N] ").and_then(|()| stderr.flush());
-    let mut answer = String::new();
-    let read = std::io::stdin().read_line(&mut answer);
-    let agreed = matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes");
-    if read.is_ok() && agreed {
-        return Ok(());
-    }
-    Err(Failure::Ended {
-        code: None,
-        message: "nothing was deleted".into(),
-        fix: String::new(),
-        exit: Exit::Error,
-    })
+    agree(context, &format!("delete {what}"), "nothing was deleted")
 }
 
 /// Names that a question lists: what a person reads.

@@ -113,6 +113,7 @@ mod tests {
             largest_block_milli_gpus: 24_000,
             age_ms,
             contact: contact.into(),
+            ..PoolCapacity::default()
         };
         CapacityResponse {
             pools: vec![

@@ -386,6 +386,49 @@ impl FederationService for Service {
         }))
     }
 
+    /// A cluster that holds two gangs until it is drained.
+    async fn cluster(
+        &self,
+        request: Request<v1::ClusterRequest>,
+    ) -> Result<tonic::Response<v1::ClusterResponse>, Status> {
+        let name = request.into_inner().name;
+        let stored = locked(&self.0)
+            .objects
+            .get(&format!("{CLUSTERS}/{name}"))
+            .cloned();
+        let Some(object) = stored else {
+            let detail = v1::ErrorDetail {
+                code: "E3001".into(),
+                message: format!("there is no MemberCluster {name:?}"),
+                ..v1::ErrorDetail::default()
+            };
+            let details = detail.encode_to_vec().into();
+            let code = tonic::Code::NotFound;
+            return Err(Status::with_details(code, "not found", details));
+        };
+        let is = |field: &str| object["spec"][field].as_bool().unwrap_or(false);
+        let gang = |index| v1::StandingGang {
+            namespace: "nlp".into(),
+            name: "llm".into(),
+            index,
+            state: "Running".into(),
+            milli_gpus: 8_000,
+            ..v1::StandingGang::default()
+        };
+        let gangs: Vec<_> = (0..2).filter(|_| !is("drained")).map(gang).collect();
+        Ok(tonic::Response::new(v1::ClusterResponse {
+            name,
+            region: "eu-west".into(),
+            contact: "Ready".into(),
+            cordoned: is("cordoned"),
+            drained: is("drained"),
+            gangs_total: u32::try_from(gangs.len()).unwrap_or(0),
+            milli_gpus_total: gangs.iter().map(|gang| gang.milli_gpus).sum(),
+            gangs,
+            ..v1::ClusterResponse::default()
+        }))
+    }
+
     async fn logs(
         &self,
         request: Request<v1::LogsRequest>,
