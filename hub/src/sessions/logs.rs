@@ -85,6 +85,7 @@ pub(super) struct Line {
 }
 
 struct Waiting {
+    cluster: String,
     reader: mpsc::Sender<Chunk>,
     taken: oneshot::Sender<()>,
 }
@@ -140,9 +141,12 @@ impl LogDesk {
         let (taken, is_taken) = oneshot::channel();
         let mut ticket = Ticket::default();
         self.0.random.fill(&mut ticket);
-        self.lock()
-            .waiting
-            .insert(ticket, Waiting { reader, taken });
+        let waiting = Waiting {
+            cluster: cluster.clone(),
+            reader,
+            taken,
+        };
+        self.lock().waiting.insert(ticket, waiting);
         let issued = Issued { desk: self, ticket };
         let ask = async {
             let sent = line.outbox.send(Ok(request(ticket, target))).await;
@@ -196,9 +200,11 @@ impl LogDesk {
         Ok([here, all])
     }
 
-    /// Takes in what an agent sends, until it ends or nobody reads it any more.
+    /// Takes in what an agent sends, until it ends or nobody reads it any more. `caller` is the
+    /// cluster that its certificate names; `None` where agents have none.
     pub(super) async fn take(
         &self,
+        caller: Option<&str>,
         mut incoming: Streaming<v1::LogChunk>,
     ) -> Result<v1::LogsTaken, Status> {
         let first = self.0.clock.timeout(TAKEN_WITHIN, incoming.message()).await;
@@ -207,7 +213,14 @@ impl LogDesk {
         let waiting = Ticket::try_from(first.ticket.as_ref()).ok();
         let waiting = waiting.and_then(|ticket| self.lock().waiting.remove(&ticket));
         let unknown = || Status::permission_denied("the ticket is used, late or unknown");
-        let Waiting { reader, taken } = waiting.ok_or_else(unknown)?;
+        let Waiting {
+            cluster,
+            reader,
+            taken,
+        } = waiting.ok_or_else(unknown)?;
+        if caller.is_some_and(|caller| caller != cluster) {
+            return Err(unknown());
+        }
         taken.send(()).map_err(|()| unknown())?;
         let mut bytes = 0_u64;
         let mut next = Some(first);

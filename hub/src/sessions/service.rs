@@ -156,7 +156,17 @@ impl AgentService for AgentSessions {
         &self,
         request: Request<Streaming<v1::LogChunk>>,
     ) -> Result<Response<v1::LogsTaken>, Status> {
-        let taken = self.options.logs.take(request.into_inner()).await;
+        let peer = request.extensions().get::<Peer>();
+        let caller = match &self.options.identities {
+            None => None,
+            Some(identities) => {
+                let caller = identities.caller(peer);
+                let caller = caller.map_err(|error| status::to_status(&error))?;
+                Some(caller.cluster)
+            }
+        };
+        let incoming = request.into_inner();
+        let taken = self.options.logs.take(caller.as_deref(), incoming).await;
         taken.map(Response::new)
     }
 }
