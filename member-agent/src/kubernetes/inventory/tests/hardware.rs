@@ -176,6 +176,25 @@ fn what_is_shared_or_divided_is_not_offered() {
 }
 
 #[test]
+fn what_gke_divides_is_not_offered_either() {
+    let gke = |label: (&str, &str)| {
+        let labels = [("cloud.google.com/gke-accelerator", "nvidia-l4"), label];
+        let node = node("n", &labels, &[("nvidia.com/gpu", "4")]);
+        let seen = one(&node);
+        assert_eq!(seen.pool, "l4");
+        (seen.allocatable.gpus.whole(), odd(&node))
+    };
+    for label in [
+        ("cloud.google.com/gke-gpu-sharing-strategy", "time-sharing"),
+        ("cloud.google.com/gke-max-shared-clients-per-gpu", "4"),
+        ("cloud.google.com/gke-gpu-partition-size", "1g.5gb"),
+    ] {
+        assert_eq!(gke(label), (0, vec!["GpusWithheld"]), "{label:?}");
+    }
+    assert_eq!(gke(("cloud.google.com/gke-nodepool", "p")), (4, vec![]));
+}
+
+#[test]
 fn whole_cards_beside_mig_slices_are_offered() {
     let labels = [
         ("nvidia.com/mig.strategy", "mixed"),
