@@ -25,6 +25,7 @@ use crate::metrics::{
     ClusterLabels, CommitLabels, Metrics, PendingLabels, PoolLabels, contact_number,
 };
 use crate::model::{ClusterState, Model, Situation, Written};
+use crate::sessions::{Refusal, Refusals};
 use crate::settle::{Change, Subject, to_json};
 
 /// Findings in the status of a cluster: more than a person reads at once.
@@ -41,6 +42,7 @@ pub(crate) struct Committer {
     store: SharedStore,
     clock: Clock,
     journal: Journal,
+    refusals: Refusals,
     metrics: Metrics,
 }
 
@@ -51,12 +53,14 @@ impl Committer {
         store: SharedStore,
         clock: Clock,
         journal: Journal,
+        refusals: Refusals,
         metrics: Metrics,
     ) -> Self {
         Self {
             store,
             clock,
             journal,
+            refusals,
             metrics,
         }
     }
@@ -182,7 +186,10 @@ impl Committer {
                 continue;
             };
             let contact = cluster.contact(situation.boot, situation.terms);
-            let Some(written) = news(cluster, contact, situation) else {
+            let refusal = self.refusals.of(&name);
+            // Another agent that is refused does not disturb the one that is heard.
+            let refusal = refusal.filter(|_| contact != Contact::Ready);
+            let Some(written) = news(cluster, contact, refusal.as_ref(), situation) else {
                 continue;
             };
             let generation = model
@@ -190,7 +197,7 @@ impl Committer {
                 .clusters
                 .get(&name)
                 .and_then(|known| known.value.metadata.generation);
-            let status = status(cluster, contact, generation, situation);
+            let status = status(cluster, contact, refusal, generation, situation);
             let key = ObjectKey {
                 plural: "memberclusters".to_owned(),
                 namespace: None,
@@ -300,18 +307,26 @@ impl Committer {
 }
 
 /// What would be written of a cluster, when it is worth a write.
-fn news(cluster: &ClusterState, contact: Contact, situation: Situation) -> Option<Written> {
+fn news(
+    cluster: &ClusterState,
+    contact: Contact,
+    refusal: Option<&Refusal>,
+    situation: Situation,
+) -> Option<Written> {
     // At the start of a term agents are given the time to attach before anything is said.
     if cluster.heard.is_none() && contact == Contact::Suspect {
         return None;
     }
-    let old = &cluster.written;
-    let urgent = old.contact != Some(contact) || old.incarnation != cluster.incarnation;
+    let (old, refused) = (&cluster.written, refusal.map(|refusal| refusal.reason));
+    let urgent = old.contact != Some(contact)
+        || old.incarnation != cluster.incarnation
+        || old.refused != refused;
     let due = situation.boot.since(old.at) >= WRITE_CAPACITY_EVERY;
     let moved = || old.capacity.as_ref() != Some(&cluster.pools);
     (urgent || (due && moved())).then(|| Written {
         contact: Some(contact),
         incarnation: cluster.incarnation,
+        refused,
         capacity: Some(cluster.pools.clone()),
         at: situation.boot,
     })
@@ -320,6 +335,7 @@ fn news(cluster: &ClusterState, contact: Contact, situation: Situation) -> Optio
 fn status(
     cluster: &ClusterState,
     contact: Contact,
+    refusal: Option<Refusal>,
     generation: Option<i64>,
     situation: Situation,
 ) -> MemberClusterStatus {
@@ -347,10 +363,15 @@ fn status(
         .as_ref()
         .map(|old| old.conditions.clone())
         .unwrap_or_default();
+    let (reason, message) = match refusal {
+        Some(refusal) => (refusal.reason, refusal.message),
+        None => (reason, String::new()),
+    };
     let connected = Condition {
         kind: CONNECTED.to_owned(),
         status: connected,
         reason: reason.to_owned(),
+        message,
         observed_generation: generation,
         ..Condition::default()
     };

@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::model::{ContactTerms, Labelled, Model, Situation};
 use crate::offers::OfferKeeper;
 use crate::questions::{Question, answer};
-use crate::sessions::{Orderbook, Said, SessionEvent};
+use crate::sessions::{Orderbook, Refusals, Said, SessionEvent};
 use crate::settle::{settle_gang, settle_job};
 use crate::views::Views;
 
@@ -87,6 +87,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) views: Views,
     /// What happened lately.
     pub(crate) journal: Journal,
+    /// Why agents are not let in.
+    pub(crate) refusals: Refusals,
     /// Counts.
     pub(crate) metrics: Metrics,
     /// When silence becomes suspicion.
@@ -122,6 +124,7 @@ impl Decider {
             Arc::clone(&options.store),
             options.clock.clone(),
             options.journal.clone(),
+            options.refusals.clone(),
             options.metrics.clone(),
         );
         Self {

@@ -36,7 +36,7 @@ use crate::model::JOBS;
 use crate::offers::OfferKeeper;
 use crate::questions::{QUESTIONS, Question};
 use crate::sessions::{
-    AgentSessions, LogDesk, Orderbook, SESSION_EVENTS, SessionEvent, SessionOptions,
+    AgentSessions, LogDesk, Orderbook, Refusals, SESSION_EVENTS, SessionEvent, SessionOptions,
 };
 use crate::submissions::Submitter;
 use crate::templates::Templates;
@@ -121,11 +121,13 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let leadership = campaign(&options, &users_at, &agents_at);
     let (events_in, events) = mpsc::channel(SESSION_EVENTS);
     let (questions_in, questions) = mpsc::channel(QUESTIONS);
+    let journal = Journal::default();
     let shared = Shared {
         leadership: leadership.clone(),
         explanations: Explanations::default(),
         views: Views::default(),
-        journal: Journal::default(),
+        refusals: Refusals::new(options.clock.clone(), journal.clone()),
+        journal,
         orders: Orderbook::default(),
         logs: LogDesk::new(
             options.clock.clone(),
@@ -184,6 +186,7 @@ struct Shared {
     explanations: Explanations,
     views: Views,
     journal: Journal,
+    refusals: Refusals,
     orders: Orderbook,
     logs: LogDesk,
 }
@@ -280,6 +283,7 @@ fn decide(
         explanations: shared.explanations.clone(),
         views: shared.views.clone(),
         journal: shared.journal.clone(),
+        refusals: shared.refusals.clone(),
         metrics: options.metrics.clone(),
         terms: options.config.contact_terms(),
         execution: options.execution,
@@ -333,6 +337,7 @@ fn serve_agents(
         beat: config.contact.beat,
         tasks: tasks.clone(),
         identities: identities.clone(),
+        refusals: shared.refusals.clone(),
     });
     let service = AgentServiceServer::new(sessions).max_decoding_message_size(MAX_AGENT_MESSAGE);
     let joins = identities.map(|identities| {

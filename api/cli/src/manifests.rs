@@ -212,6 +212,7 @@ fn pod(installation: &Installation) -> Value {
             "name": "agent",
             "image": installation.image,
             "env": [
+                {"name": "MERIDIAN_AGENT_BACKEND", "value": "kubernetes"},
                 {"name": "MERIDIAN_AGENT_HUB", "value": installation.hub},
                 {"name": "MERIDIAN_AGENT_CA_HASH", "value": installation.ca_hash},
                 {"name": "MERIDIAN_AGENT_JOIN_TOKEN_FILE", "value": format!("{JOIN}/token")},

@@ -9,6 +9,8 @@
 //! stolen backup of an agent is worth once its next key has been used.
 
 mod authority;
+#[cfg(test)]
+mod forged_tests;
 mod listener;
 mod names;
 mod record;
@@ -227,6 +229,15 @@ impl Identities {
                 .after(caller.until.since(self.clock.wall())),
             records: self.registry.follow(cluster),
         })
+    }
+
+    /// The cluster that whoever calls may speak for, outside its session.
+    pub(crate) async fn speaker(&self, peer: Option<&Peer>) -> Result<String, ApiError> {
+        let caller = self.caller(peer)?;
+        caller.in_time(self.clock.wall(), Millis::ZERO)?;
+        let mut known = self.registry.read(&caller.cluster).await?;
+        known.record.admit(&caller.cluster, &caller.key)?;
+        Ok(caller.cluster)
     }
 
     fn issue(&self, cluster: &str, key: &RequestedKey) -> Result<Issued, ApiError> {

@@ -28,21 +28,24 @@ const HUB: &str = "hub:1";
 const START: UnixMillis = UnixMillis(1_700_000_000_000);
 
 /// A hub's listener for agents that join.
-struct Door {
-    identities: Identities,
-    clock: Clock,
+pub(super) struct Door {
+    pub(super) identities: Identities,
+    pub(super) clock: Clock,
     network: Arc<Pipes>,
-    tasks: Tasks,
+    pub(super) tasks: Tasks,
 }
 
 impl Door {
     async fn open() -> Self {
+        Self::open_with(HubConfig::default()).await
+    }
+
+    pub(super) async fn open_with(config: HubConfig) -> Self {
         let clock = Clock::simulated(START);
         let store: SharedStore = Arc::new(MemoryStore::new(clock.clone()));
         for name in ["euw-a", "euw-b"] {
             declare(&store, name).await;
         }
-        let config = HubConfig::default();
         let opened = Identities::open(&config, &store, &clock, &Random::seeded(1)).await;
         let identities = opened.expect("an authority can be made");
         let (network, tasks) = (Arc::new(Pipes::default()), Tasks::new());
@@ -76,7 +79,7 @@ impl Door {
         self.client(Trust::Pin(self.pin()), None)
     }
 
-    fn agent(&self, key: &KeyPair, chain: &str) -> Client {
+    pub(super) fn agent(&self, key: &KeyPair, chain: &str) -> Client {
         let identity = Identity::from_pem(chain, &key.serialize_pem()).expect("usable");
         self.client(Trust::Pin(self.pin()), Some(&identity))
     }
@@ -93,7 +96,7 @@ impl Door {
     }
 }
 
-type Client = JoinServiceClient<tonic::transport::Channel>;
+pub(super) type Client = JoinServiceClient<tonic::transport::Channel>;
 
 async fn declare(store: &SharedStore, name: &str) {
     let key = ObjectKey {
@@ -108,11 +111,11 @@ async fn declare(store: &SharedStore, name: &str) {
     store.txn(Operation::Probe, txn).await.expect("stored");
 }
 
-fn new_key() -> KeyPair {
+pub(super) fn new_key() -> KeyPair {
     KeyPair::generate().expect("the machine has random bits")
 }
 
-fn plain(key: &KeyPair) -> Vec<u8> {
+pub(super) fn plain(key: &KeyPair) -> Vec<u8> {
     request(&CertificateParams::default(), key)
 }
 
@@ -129,7 +132,7 @@ async fn join(client: &mut Client, token: &str, csr: &[u8]) -> Result<v1::JoinRe
     client.join(request).await.map(tonic::Response::into_inner)
 }
 
-async fn renew(client: &mut Client, csr: &[u8]) -> Result<v1::JoinResponse, Status> {
+pub(super) async fn renew(client: &mut Client, csr: &[u8]) -> Result<v1::JoinResponse, Status> {
     let csr = csr.to_vec().into();
     let answer = client.renew(v1::RenewRequest { csr }).await;
     answer.map(tonic::Response::into_inner)

@@ -93,6 +93,8 @@ pub(crate) struct Written {
     pub(crate) contact: Option<Contact>,
     /// Incarnation in its status.
     pub(crate) incarnation: Incarnation,
+    /// Why its agent was refused, in its status.
+    pub(crate) refused: Option<&'static str>,
     /// Capacity.
     pub(crate) capacity: Option<BTreeMap<String, PoolState>>,
     /// Boot clock of the write.

@@ -200,6 +200,16 @@ impl LogDesk {
         Ok([here, all])
     }
 
+    /// The reader behind a ticket. An agent that is identified has only those of its cluster.
+    fn redeem(&self, caller: Option<&str>, ticket: Ticket) -> Option<Waiting> {
+        let mut desk = self.lock();
+        let known = desk.waiting.get(&ticket)?;
+        if caller.is_some_and(|caller| caller != known.cluster) {
+            return None;
+        }
+        desk.waiting.remove(&ticket)
+    }
+
     /// Takes in what an agent sends, until it ends or nobody reads it any more. `caller` is the
     /// cluster that its certificate names; `None` where agents have none.
     pub(super) async fn take(
@@ -210,17 +220,10 @@ impl LogDesk {
         let first = self.0.clock.timeout(TAKEN_WITHIN, incoming.message()).await;
         let first = first.map_err(|late| Status::deadline_exceeded(format!("ticket {late}")))??;
         let first = first.ok_or_else(|| Status::invalid_argument("no ticket"))?;
-        let waiting = Ticket::try_from(first.ticket.as_ref()).ok();
-        let waiting = waiting.and_then(|ticket| self.lock().waiting.remove(&ticket));
+        let ticket = Ticket::try_from(first.ticket.as_ref()).ok();
+        let waiting = ticket.and_then(|ticket| self.redeem(caller, ticket));
         let unknown = || Status::permission_denied("the ticket is used, late or unknown");
-        let Waiting {
-            cluster,
-            reader,
-            taken,
-        } = waiting.ok_or_else(unknown)?;
-        if caller.is_some_and(|caller| caller != cluster) {
-            return Err(unknown());
-        }
+        let Waiting { reader, taken, .. } = waiting.ok_or_else(unknown)?;
         taken.send(()).map_err(|()| unknown())?;
         let mut bytes = 0_u64;
         let mut next = Some(first);

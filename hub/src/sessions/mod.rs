@@ -8,6 +8,7 @@
 mod attach;
 mod logs;
 mod orders;
+mod refusals;
 mod service;
 mod session;
 
@@ -20,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 pub(crate) use attach::declared;
 pub(crate) use logs::{LogDesk, LogTarget};
 pub(crate) use orders::{Order, Orders, orders_of};
+pub(crate) use refusals::{Refusal, Refusals};
 pub(crate) use service::{AgentSessions, SessionOptions};
 
 use crate::fence::Fence;

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::Stream;
-use meridian_api::errors::ApiError;
+use meridian_api::errors::{ApiError, ErrorCode};
 use meridian_api::ids::Incarnation;
 use meridian_api::units::Millis;
 use meridian_proto::v1::agent_service_server::AgentService;
@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::attach::{Attached, Presented, attach, protocol};
 use super::logs::LogDesk;
 use super::session::{OUTBOX, Session};
-use super::{Orderbook, SessionEvents};
+use super::{Orderbook, Refusals, SessionEvents};
 use crate::fence::Fence;
 use crate::identity::Identities;
 use crate::leadership::{Leadership, Role};
@@ -59,6 +59,8 @@ pub(crate) struct SessionOptions {
     pub(crate) tasks: Tasks,
     /// Who may speak for which cluster; `None` where agents are not identified.
     pub(crate) identities: Option<Identities>,
+    /// Why agents are not let in.
+    pub(crate) refusals: Refusals,
 }
 
 /// The agents' service.
@@ -120,6 +122,9 @@ impl AgentService for AgentSessions {
             tracing::warn!(
                 cluster = %hello.cluster, code = %error.code, %error, "agent refused"
             );
+            if self.is_of(peer.as_ref(), &hello.cluster, error.code) {
+                self.options.refusals.note(&hello.cluster, &error);
+            }
             status::to_status(&error)
         };
         let spoken = protocol(&hello).map_err(refuse)?;
@@ -130,6 +135,7 @@ impl AgentService for AgentSessions {
         };
         let attached = attach(store, identities, fence, presented).await;
         let Attached { incarnation, right } = attached.map_err(refuse)?;
+        self.options.refusals.clear(&hello.cluster);
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let cluster = hello.cluster.clone();
         let session = Session {
@@ -156,13 +162,12 @@ impl AgentService for AgentSessions {
         &self,
         request: Request<Streaming<v1::LogChunk>>,
     ) -> Result<Response<v1::LogsTaken>, Status> {
-        let peer = request.extensions().get::<Peer>();
+        let peer = request.extensions().get::<Peer>().cloned();
         let caller = match &self.options.identities {
             None => None,
             Some(identities) => {
-                let caller = identities.caller(peer);
-                let caller = caller.map_err(|error| status::to_status(&error))?;
-                Some(caller.cluster)
+                let speaker = identities.speaker(peer.as_ref()).await;
+                Some(speaker.map_err(|error| status::to_status(&error))?)
             }
         };
         let incoming = request.into_inner();
@@ -178,6 +183,18 @@ impl AgentSessions {
         Self {
             options: Arc::new(options),
             newest: Newest::default(),
+        }
+    }
+
+    /// True when a refusal says something about the cluster: whoever was refused is its agent, or
+    /// was, or says so where names are all there is. Anybody can name any cluster.
+    fn is_of(&self, peer: Option<&Peer>, cluster: &str, code: ErrorCode) -> bool {
+        match &self.options.identities {
+            Some(identities) => identities
+                .caller(peer)
+                .is_ok_and(|caller| caller.cluster == cluster),
+            // Found out only of a declared cluster.
+            None => code == ErrorCode::ClusterClaimed,
         }
     }
 

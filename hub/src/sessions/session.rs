@@ -326,15 +326,15 @@ impl Session {
                 &ApiError::new(ErrorCode::AgentSuperseded, end.to_string())
                     .help("run one agent per cluster; it alone may use its state folder"),
             ),
-            End::Revoked => status::to_status(
-                &ApiError::new(ErrorCode::AgentRevoked, end.to_string()).help(format!(
-                    "let it join: meridian cluster join {}",
-                    self.cluster
-                )),
+            End::Revoked => self.lapse(
+                ErrorCode::AgentRevoked,
+                end,
+                &format!("let it join: meridian cluster join {}", self.cluster),
             ),
-            End::Expired => status::to_status(
-                &ApiError::new(ErrorCode::CertificateExpired, end.to_string())
-                    .help("the agent renews it by itself"),
+            End::Expired => self.lapse(
+                ErrorCode::CertificateExpired,
+                end,
+                "the agent renews it by itself",
             ),
             End::Undeclared => {
                 status::to_status(&ApiError::new(ErrorCode::NotFound, end.to_string()))
@@ -345,6 +345,13 @@ impl Session {
         };
         let send = self.outbox.send(Err(status));
         let _ = self.options.clock.timeout(SEND_WITHIN, send).await;
+    }
+
+    /// The right to this session has ended: for the agent, and for whoever looks at the cluster.
+    fn lapse(&self, code: ErrorCode, end: &End, help: &str) -> Status {
+        let error = ApiError::new(code, end.to_string()).help(help);
+        self.options.refusals.note(&self.cluster, &error);
+        status::to_status(&error)
     }
 
     async fn tell_model(&self, what: Said) -> Result<(), End> {
