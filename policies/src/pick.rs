@@ -219,13 +219,8 @@ impl<'a> Picker<'a> {
             .saturating_add(sum)
     }
 
-    fn is_innermost(&self, ix: DomainIx) -> bool {
-        self.tree.domain(ix).depth == self.tree.depth()
-    }
-
-    /// Free GPUs without which a domain holds nothing.
-    fn least_free(&self, ix: DomainIx) -> u64 {
-        let depth = self.tree.domain(ix).depth;
+    /// Free GPUs without which a domain at `depth` holds nothing.
+    const fn least_free(&self, depth: usize) -> u64 {
         if depth > 0 && depth <= self.slice_depth {
             self.slice_gpus
         } else {
@@ -235,6 +230,12 @@ impl<'a> Picker<'a> {
 
     /// Pods that the domain holds, in whole slices.
     fn room(&mut self, ix: DomainIx) -> u64 {
+        self.room_at(ix, self.tree.domain(ix).depth)
+    }
+
+    /// As `room`, with the domain's depth: most domains have too few free GPUs, and of these
+    /// nothing else is read.
+    fn room_at(&mut self, ix: DomainIx, depth: usize) -> u64 {
         let known = self.rooms[ix.index()];
         if known != UNKNOWN {
             return known;
@@ -242,15 +243,16 @@ impl<'a> Picker<'a> {
         let mut room = 0_u64;
         let tree = self.tree;
         // Looking at the hosts of an innermost domain costs no more than the bound.
-        if tree.free(ix) >= self.least_free(ix) && (self.is_innermost(ix) || self.bound(ix) > 0) {
+        let innermost = depth == tree.depth();
+        if tree.free(ix) >= self.least_free(depth) && (innermost || self.bound(ix) > 0) {
             let domain = tree.domain(ix);
             for row in &domain.rows {
                 room += u64::from(row.hosts) * u64::from(self.capacity(row.kind));
             }
             for child in &domain.children {
-                room += self.room(*child);
+                room += self.room_at(*child, depth + 1);
             }
-            if domain.depth == self.slice_depth && domain.depth > 0 {
+            if depth == self.slice_depth && depth > 0 {
                 room -= room % u64::from(self.want.slice);
                 if !domain.named {
                     room = 0;
@@ -405,8 +407,9 @@ impl<'a> Picker<'a> {
         let tree = self.tree;
         let mut missing = u64::from(pods);
         let mut rooms = Vec::new();
+        let depth = tree.domain(ix).depth;
         for child in &tree.domain(ix).children {
-            let room = self.room(*child);
+            let room = self.room_at(*child, depth + 1);
             if room > 0 {
                 let domain = tree.domain(*child);
                 let free = tree.free(*child);

@@ -93,18 +93,31 @@ pub(crate) fn subgroups(count: u32) -> Case {
     }
 }
 
-/// NVL72 racks of 18 hosts with 4 GPUs, 32 in a block, 8 blocks in a zone. In 85 of 100 racks
-/// hosts are in use in part, in whole or not at all; the gang wants whole hosts, each 16 in one
-/// rack, and all in one block if that were possible.
-pub(crate) fn fragmented(nodes: u32, pods: u32, seed: u64) -> Case {
+/// How the 85 % that are in use lie in the large pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InUse {
+    /// In 85 of 100 racks hosts are in use in part, in whole or not at all; the gang wants 16
+    /// whole hosts of a rack at a time.
+    Racks,
+    /// Of 100 hosts anywhere 85 are in use in part or in whole; the gang wants whole hosts.
+    Hosts,
+}
+
+/// NVL72 racks of 18 hosts with 4 GPUs, 32 in a block, 8 blocks in a zone. The gang wants whole
+/// hosts, and all in one block if that were possible.
+pub(crate) fn fragmented(in_use: InUse, nodes: u32, pods: u32, seed: u64) -> Case {
     let mut random = Random(seed);
-    let mut in_use = false;
+    let mut rack_in_use = false;
     let mut node = |number: u32| {
         let rack = number / 18;
         if number.is_multiple_of(18) {
-            in_use = random.below(100) < 85;
+            rack_in_use = random.below(100) < 85;
         }
-        let used = if in_use { random.below(5) } else { 0 };
+        let used = match in_use {
+            InUse::Racks if rack_in_use => random.below(5),
+            InUse::Hosts if random.below(100) < 85 => 1 + random.below(4),
+            InUse::Racks | InUse::Hosts => 0,
+        };
         Node {
             name: format!("node-{number:06}"),
             domains: vec![
@@ -123,11 +136,14 @@ pub(crate) fn fragmented(nodes: u32, pods: u32, seed: u64) -> Case {
     };
     let workers = RoleShape {
         preferred: Some("block".to_owned()),
-        slice: Some(slice),
+        slice: (in_use == InUse::Racks).then_some(slice),
         ..role("workers", pods, room(4, 128, 800))
     };
     Case {
-        name: "fragmented",
+        name: match in_use {
+            InUse::Racks => "fragmented",
+            InUse::Hosts => "scattered",
+        },
         levels: names(&["zone", "block", "rack"]),
         nodes: (0..nodes).map(&mut node).collect(),
         gang: GangShape {

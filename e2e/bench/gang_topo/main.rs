@@ -15,11 +15,15 @@ use serde_json::{Map, Value, json};
 
 use crate::common::measure::{self, Stopwatch, median, min};
 use crate::common::{Arguments, Report, float, round};
-use crate::fleet::Case;
+use crate::fleet::{Case, InUse};
 
 /// Placements in one timed run: enough for the clock, and for a median that one interrupt does
 /// not move.
 const ROUNDS: usize = 200;
+/// Placements that find the caches cold.
+const COLD: usize = 20;
+/// Bytes that are read to make them so: more than any cache of this machine holds.
+const FLUSH: usize = 64 << 20;
 /// Of the fleets; any will do.
 const SEED: u64 = 7;
 
@@ -39,11 +43,16 @@ fn main() -> anyhow::Result<()> {
         (2_500, 100, 100_000, 1_024)
     };
     let mut figures = Map::new();
-    for case in [fleet::balanced(balanced), fleet::subgroups(subgroups)] {
+    let cases = [
+        fleet::balanced(balanced),
+        fleet::subgroups(subgroups),
+        fleet::fragmented(InUse::Hosts, nodes, pods, SEED),
+    ];
+    for case in cases {
         let outcome = measure_case(&case, arguments.runs)?;
         figures.insert(case.name.to_owned(), outcome.figures);
     }
-    let case = fleet::fragmented(nodes, pods, SEED);
+    let case = fleet::fragmented(InUse::Racks, nodes, pods, SEED);
     let outcome = measure_case(&case, arguments.runs)?;
     figures.insert(case.name.to_owned(), outcome.figures);
     let limit = floor_ms(&case, arguments.runs);
@@ -88,12 +97,14 @@ fn measure_case(case: &Case, runs: usize) -> anyhow::Result<Outcome> {
         runs_ms.push(median(&samples));
     }
     let cpu_s = (measure::own_cpu() - cpu) / float(runs);
+    let cold_ms = cold(case, &mut index);
     let commit_us = commit(case, &mut index, &members)?;
     let spans = case.levels.iter().zip(case.spans(&members));
     let figures = json!({
         "pods": pods.iter().sum::<u32>(),
         "place_us": round(median(&runs_ms) * 1000.0),
         "place_min_us": round(min(&runs_ms) * 1000.0),
+        "place_cold_us": round(cold_ms * 1000.0),
         "node_change_us": round(commit_us / float(members.len())),
         "build_ms": round(build_ms),
         "domains": spans.map(|(level, spans)| (level.clone(), json!(spans))).collect::<Map<_, _>>(),
@@ -104,6 +115,25 @@ fn measure_case(case: &Case, runs: usize) -> anyhow::Result<Outcome> {
         cpu_s,
         figures,
     })
+}
+
+/// Median milliseconds of a placement after other work has had the caches.
+fn cold(case: &Case, index: &mut Index) -> f64 {
+    let flush = vec![1_u8; FLUSH];
+    let pods = case.pods();
+    let mut samples = Vec::with_capacity(COLD);
+    for _ in 0..COLD {
+        black_box(
+            black_box(&flush)
+                .iter()
+                .map(|it| u64::from(*it))
+                .sum::<u64>(),
+        );
+        let watch = Stopwatch::start();
+        black_box(index.find(black_box(&case.gang), &pods));
+        samples.push(watch.millis());
+    }
+    median(&samples)
 }
 
 /// Microseconds to take the members' room, node by node; the next gang must then be placed beside
