@@ -42,8 +42,8 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 error, 2 usage, 3 unchanged (--error-unchanged), 4 denied by policy or quota,
 5 not found, 6 conflict, 7 timed out, 8 hub unreachable, 9 not allowed; plan --detailed-exitcode:
-20 will queue, 22 can never be placed; wait and logs --follow-exit: 30 failed, 31 cancelled, 32 preempted
-and not requeued; 130 detached by Ctrl-C.";
+20 will queue, 22 can never be placed; wait and logs --follow-exit: 30 failed, 31 cancelled,
+32 preempted and not requeued; 130 detached by Ctrl-C.";
 
 /// Flags of every command.
 #[derive(Args, Debug)]

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 fn job(name: &str, phase: &str) -> Value {
     json!({
         "apiVersion": "meridian.dev/v1alpha1", "kind": "FederatedJob",
-        "metadata": {"name": name, "namespace": "nlp", "uid": "0ee7bc60-0e6e-4d5c-8c7a-000000000001",
-                     "resourceVersion": "1"},
+        "metadata": {"name": name, "namespace": "nlp", "resourceVersion": "1",
+                     "uid": "0ee7bc60-0e6e-4d5c-8c7a-000000000001"},
         "spec": {"workloadClass": "batch", "roles": [
             {"name": "worker", "replicas": 2, "gpus": 8, "template": {}},
         ]},

@@ -292,7 +292,10 @@ mod tests {
 
     #[test]
     fn clusters_in_rows() {
-        let object = |name: &str, spec: Value, status: Value| json!({"metadata": {"name": name}, "spec": spec, "status": status});
+        let object = |name: &str, spec: Value, status: Value| {
+            let metadata = json!({"name": name});
+            json!({"metadata": metadata, "spec": spec, "status": status})
+        };
         let gpus = json!({"total": 64, "free": 48, "out": 8});
         let clusters = [
             object(

@@ -226,7 +226,7 @@ mod tests {
 
     fn fleet() -> Fleet {
         let pool = |cluster: &str, pool: &str, free, age_ms| PoolCapacity {
-            flavor: "h100-80gb".into(),
+            flavor: "h100".into(),
             region: "eu-west".into(),
             cluster: cluster.into(),
             pool: pool.into(),
@@ -264,10 +264,10 @@ mod tests {
         euw-b     eu-west   ~512    ~504   ~0     ~8    ~24         1          12        95s
         "#);
         insta::assert_snapshot!(shown(TopRows::Pool), @r#"
-        POOL    CLUSTER   FLAVOR      TOTAL   HELD   FREE   OUT   BIG-BLOCK   STARTING   RUNNING   SEEN
-        infer   euw-a     h100-80gb   512     470    34     8     24          1          12        1s
-        train   euw-a     h100-80gb   512     500    4      8     24          1          12        1s
-        train   euw-b     h100-80gb   ~512    ~504   ~0     ~8    ~24         1          12        95s
+        POOL    CLUSTER   FLAVOR   TOTAL   HELD   FREE   OUT   BIG-BLOCK   STARTING   RUNNING   SEEN
+        infer   euw-a     h100     512     470    34     8     24          1          12        1s
+        train   euw-a     h100     512     500    4      8     24          1          12        1s
+        train   euw-b     h100     ~512    ~504   ~0     ~8    ~24         1          12        95s
         "#);
         insta::assert_snapshot!(shown(TopRows::Tenant), @r#"
         TENANT   NOMINAL   HELD   BORROWED   PENDING   RUNNING   QUEUED
