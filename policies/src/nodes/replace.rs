@@ -24,7 +24,8 @@ pub enum Replacement {
     Shrink {
         /// Pods per role.
         pods: Vec<u32>,
-        /// All members under their ranks in the smaller gang. Who stays keeps its node.
+        /// All members that are left, under the ranks that they have: their pods run on. Whole
+        /// slices are left, so that a slice is told by its ranks as before.
         members: Vec<Member>,
     },
     /// The whole gang starts again, here, or nowhere for the reason given. An elastic gang may
@@ -137,13 +138,11 @@ impl Search<'_> {
             let node = moved
                 .get(&(member.role, member.rank))
                 .unwrap_or(&member.node);
-            let rank = &mut pods[member.role as usize];
             members.push(Member {
-                role: member.role,
-                rank: *rank,
                 node: *node,
+                ..*member
             });
-            *rank += 1;
+            pods[member.role as usize] += 1;
         }
         Replacement::Shrink { pods, members }
     }
