@@ -303,6 +303,16 @@ pub struct PodSeen {
     /// out of the ordinary.
     #[serde(default)]
     pub waits_for: String,
+    /// A resize left it out: it holds what it asks for until it has ended, and is no member.
+    #[serde(default)]
+    pub leaving: bool,
+}
+
+impl GangSeen {
+    /// Pods that are members: all but those that a resize left out.
+    pub fn members(&self) -> impl Iterator<Item = &PodSeen> {
+        self.pods.iter().filter(|pod| !pod.leaving)
+    }
 }
 
 /// One gang as the cluster shows it, whoever made it.

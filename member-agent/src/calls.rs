@@ -18,7 +18,7 @@ use crate::orders::RunOrder;
 
 /// A request that takes longer counts as not answered. Binding a thousand pods through a busy API
 /// server takes tens of seconds.
-const CALL_LIMIT: Millis = Millis::seconds(60);
+pub(crate) const CALL_LIMIT: Millis = Millis::seconds(60);
 
 /// What a request came to.
 pub(crate) enum Answer {
@@ -26,6 +26,8 @@ pub(crate) enum Answer {
     Observed(Result<Observation, BackendError>),
     /// A bind.
     Bound(GangKey, Result<(), BackendError>),
+    /// A gang made smaller, and its size by role.
+    Shrunk(GangKey, Vec<u32>, Result<(), BackendError>),
     /// A stop.
     Stopped(GangKey, Result<Stopped, BackendError>),
     /// A checkpoint request.
@@ -35,7 +37,7 @@ pub(crate) enum Answer {
 pub(crate) type Call = BoxFuture<'static, Answer>;
 
 /// No answer in time is no answer.
-fn late<T>(
+pub(crate) fn late<T>(
     answer: Result<Result<T, BackendError>, meridian_runtime::clock::TimedOut>,
 ) -> Result<T, BackendError> {
     answer.unwrap_or_else(|late| Err(BackendError::Unavailable(late.to_string())))
@@ -195,6 +197,7 @@ impl Executor {
             }
             Answer::Bound(key, Ok(())) => tracing::debug!(%key, "bind taken"),
             Answer::Bound(key, Err(error)) => self.bind_failed(key, &error),
+            Answer::Shrunk(key, pods, answer) => self.shrunk(key, pods, answer),
             Answer::Stopped(key, Ok(Stopped::Gone)) => {
                 self.asked.remove(&key);
                 if self.view.gang(key).is_none() {
@@ -233,7 +236,7 @@ impl Executor {
         }
     }
 
-    fn retry(&mut self, gang: GangId) {
+    pub(crate) fn retry(&mut self, gang: GangId) {
         self.retries.insert(gang, self.clock.boot().after(RETRY));
         self.dirty.remove(&gang);
     }
@@ -267,7 +270,7 @@ impl Executor {
         }
     }
 
-    fn give_up(&mut self, key: GangKey, failure: Failure, message: String) {
+    pub(crate) fn give_up(&mut self, key: GangKey, failure: Failure, message: String) {
         let verdict = Verdict {
             end: End::Failed(failure),
             exit_code: 0,
@@ -280,7 +283,7 @@ impl Executor {
         self.dirty.insert(key.gang);
     }
 
-    fn with_gang(&mut self, key: GangKey, change: impl FnOnce(&mut Gang)) {
+    pub(crate) fn with_gang(&mut self, key: GangKey, change: impl FnOnce(&mut Gang)) {
         if let Some(gang) = self
             .gangs
             .get_mut(&key.gang)
@@ -291,7 +294,7 @@ impl Executor {
     }
 }
 
-fn gang_order(order: &RunOrder, attempt: u32, members: Vec<MemberOrder>) -> GangOrder {
+pub(crate) fn gang_order(order: &RunOrder, attempt: u32, members: Vec<MemberOrder>) -> GangOrder {
     GangOrder {
         key: order.key,
         attempt,

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::ids::GangId;
 use meridian_api::units::{Resources, UnixMillis};
+use meridian_policies::model::RoleShape;
 use meridian_proto::convert::MAX_OFFERS;
 use meridian_proto::v1;
 
@@ -266,7 +267,7 @@ pub(crate) fn observation(view: &View, gang: &Gang) -> v1::GangObservation {
         started_ms: millis(first),
         ended_ms: millis(gang.record.ended),
         checkpoint_ms: millis(own.and_then(|own| own.checkpoint)),
-        ..v1::GangObservation::default()
+        sizes: own.map_or_else(Vec::new, |own| sizes(gang, own)),
     }
 }
 
@@ -282,6 +283,24 @@ fn words(gang: &Gang, own: Option<&GangSeen>) -> String {
     waiting.map_or_else(String::new, |pod| {
         format!("pod {} on node {}: {}", pod.name, pod.node, pod.waits_for)
     })
+}
+
+/// Pods by elastic role of a gang that is whole; nothing while its members come and go.
+fn sizes(gang: &Gang, own: &GangSeen) -> Vec<v1::RoleSize> {
+    let order = gang
+        .order
+        .as_deref()
+        .filter(|_| own.complete && !own.stopping);
+    let roles = order.into_iter().flat_map(|order| &order.shape.roles);
+    let elastic = roles.filter(|role| role.min < role.max);
+    let size = |role: &RoleShape| {
+        let pods = own.members().filter(|pod| pod.role == role.name).count();
+        v1::RoleSize {
+            role: role.name.clone(),
+            pods: u32::try_from(pods).unwrap_or(u32::MAX),
+        }
+    };
+    elastic.map(size).collect()
 }
 
 fn older_observation(view: &View, older: &GangSeen) -> v1::GangObservation {

@@ -402,6 +402,7 @@ impl Executor {
         }
         match action {
             Action::Place => self.place(id),
+            Action::Shrink => self.shrink(id),
             Action::Stop(key, grace) => self.stop(key, grace),
             Action::Forget => {
                 tracing::debug!(gang = %id, "forgotten");
@@ -494,7 +495,7 @@ impl Answer {
     /// The gang that the answer is about.
     pub(crate) fn gang(&self) -> Option<GangId> {
         match self {
-            Self::Bound(key, _) | Self::Stopped(key, _) => Some(key.gang),
+            Self::Bound(key, _) | Self::Shrunk(key, ..) | Self::Stopped(key, _) => Some(key.gang),
             Self::Observed(_) | Self::Checkpoint(..) => None,
         }
     }

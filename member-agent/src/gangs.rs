@@ -143,6 +143,8 @@ pub(crate) enum Phase {
     Live,
     /// It is being undone, to be placed on other nodes.
     PlaceAgain,
+    /// It lost members with a node, and is being made smaller.
+    Shrinking,
 }
 
 /// One gang in the agent's memory.
@@ -182,6 +184,8 @@ pub(crate) struct Sight<'a> {
 pub(crate) enum Action {
     /// Find nodes for it and bind it there.
     Place,
+    /// Let it go on without the members that it lost.
+    Shrink,
     /// Stop this epoch of it.
     Stop(GangKey, Millis),
     /// Drop its record.
@@ -224,6 +228,11 @@ pub(crate) fn step(gang: &Gang, sight: &Sight<'_>, now: UnixMillis) -> Turn {
     if let Some(own) = sight.own {
         meet(gang.record.desired, own, &mut turn);
     }
+    if turn.verdict.is_none() && may_shrink(gang, turn.phase, sight) {
+        turn.phase = Phase::Shrinking;
+        turn.attempt = turn.attempt.saturating_add(1);
+        turn.actions.push(Action::Shrink);
+    }
     if turn.verdict.is_none() {
         turn.verdict = judge(gang, turn.phase, sight, now);
     }
@@ -244,7 +253,8 @@ fn meet(desired: Desired, own: &GangSeen, turn: &mut Turn) {
     turn.phase = match turn.phase {
         Phase::Waiting if desired == Desired::Run && !own.complete => Phase::PlaceAgain,
         Phase::Binding if !own.complete => return,
-        Phase::Waiting | Phase::Binding => Phase::Live,
+        Phase::Shrinking if own.attempt < turn.attempt || !own.complete => return,
+        Phase::Waiting | Phase::Binding | Phase::Shrinking => Phase::Live,
         Phase::Live | Phase::PlaceAgain => return,
     };
     turn.attempt = own.attempt;
@@ -258,7 +268,7 @@ fn pursue(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
                 turn.actions.push(Action::Place);
             }
         }
-        Phase::Binding => {}
+        Phase::Binding | Phase::Shrinking => {}
         Phase::Live => {
             if sight.own.is_some_and(|own| rejection(own).is_some()) {
                 turn.phase = Phase::PlaceAgain;
@@ -267,6 +277,53 @@ fn pursue(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
         }
         Phase::PlaceAgain => place_again(gang, sight, turn),
     }
+}
+
+/// True when a node took members with it and the order lets the gang go on without them. Whether
+/// those still run somewhere does not matter: nothing takes their ranks under this epoch.
+fn may_shrink(gang: &Gang, phase: Phase, sight: &Sight<'_>) -> bool {
+    let (Some(own), Some(order)) = (sight.own, &gang.order) else {
+        return false;
+    };
+    let elastic = |pod: &PodSeen| {
+        let mut roles = order.shape.roles.iter();
+        roles.any(|role| role.name == pod.role && role.min < role.max)
+    };
+    let mut lost = own.members().filter(|pod| is_lost(pod)).peekable();
+    phase == Phase::Live
+        && gang.record.desired == Desired::Run
+        && !sight.in_flight
+        && own.complete
+        && !own.stopping
+        && lost.peek().is_some()
+        && lost.all(elastic)
+        && own.members().all(|pod| is_lost(pod) || !is_failed(pod))
+}
+
+/// True when its node, or a device there, went away under it.
+#[must_use]
+pub(crate) fn is_lost(pod: &PodSeen) -> bool {
+    match &pod.phase {
+        PodPhase::Broken { .. } => true,
+        PodPhase::Failed { reason, .. } => is_machine(reason),
+        PodPhase::Pending
+        | PodPhase::Rejected { .. }
+        | PodPhase::Bound
+        | PodPhase::Running
+        | PodPhase::Succeeded => false,
+    }
+}
+
+fn is_failed(pod: &PodSeen) -> bool {
+    matches!(
+        pod.phase,
+        PodPhase::Failed { .. } | PodPhase::Rejected { .. }
+    )
+}
+
+/// True for the words of a machine's end.
+fn is_machine(reason: &str) -> bool {
+    matches!(reason, "NodeLost" | "NodeShutdown" | "DeviceFailed")
 }
 
 /// An older epoch must be dead before anything of this one starts, and before this one is said
@@ -361,7 +418,7 @@ pub(crate) fn started(own: &GangSeen) -> Option<UnixMillis> {
 fn succeeded(own: &GangSeen) -> bool {
     let well = |pod: &PodSeen| pod.phase == PodPhase::Succeeded;
     match &own.terms.success {
-        Success::All => !own.pods.is_empty() && own.pods.iter().all(well),
+        Success::All => own.members().next().is_some() && own.members().all(well),
         Success::Leader { role } => {
             let mut leaders = own
                 .pods
@@ -375,7 +432,7 @@ fn succeeded(own: &GangSeen) -> bool {
 /// True when every member runs, or has run and ended well.
 fn running(own: &GangSeen) -> bool {
     let runs = |pod: &PodSeen| matches!(pod.phase, PodPhase::Running | PodPhase::Succeeded);
-    !own.pods.is_empty() && own.pods.iter().all(runs)
+    own.members().next().is_some() && own.members().all(runs)
 }
 
 /// Whether the gang must end, and how.
@@ -397,7 +454,7 @@ fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Optio
         Desired::Adopted if !sight.own.is_some_and(over) => return None,
         Desired::Adopted | Desired::Run => {}
     }
-    if let Some(own) = sight.own {
+    if let Some(own) = sight.own.filter(|_| phase != Phase::Shrinking) {
         if let Some(verdict) = failed_pod(own, gang.attempt.max(own.attempt)) {
             return Some(Verdict { started, ..verdict });
         }
@@ -415,10 +472,11 @@ fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Optio
                 format!("still running after {limit}"),
             );
         }
-    } else if phase == Phase::Live && !sight.in_flight {
+    } else if phase == Phase::Live && sight.own.is_none() && !sight.in_flight {
         return failed(Failure::Interrupted, "its pods were removed".to_owned());
     }
-    if !sight.own.is_some_and(running) && now >= record.accepted.after(record.place_timeout) {
+    let placing = phase != Phase::Shrinking && !sight.own.is_some_and(running);
+    if placing && now >= record.accepted.after(record.place_timeout) {
         let limit = record.place_timeout;
         return failed(
             Failure::PlaceTimeout,
@@ -438,22 +496,21 @@ fn failed_pod(own: &GangSeen, attempt: u32) -> Option<Verdict> {
     };
     // The earliest failure is the cause; what fell after it is the consequence.
     let failed = own
-        .pods
-        .iter()
+        .members()
         .filter(|pod| matches!(pod.phase, PodPhase::Failed { .. }));
     if let Some(pod) = failed.min_by_key(|pod| pod.ended)
         && let PodPhase::Failed { exit_code, reason } = &pod.phase
         && !(own.stopping && rejection(own).is_some())
     {
         let failure = match (reason.as_str(), pod.started) {
-            ("NodeLost" | "NodeShutdown" | "DeviceFailed", _) => Failure::NodeLost,
+            (machine, _) if is_machine(machine) => Failure::NodeLost,
             ("Removed" | "Evicted", _) => Failure::Interrupted,
             (_, None) => Failure::PlacementRefused,
             (_, Some(_)) => Failure::ExitCode,
         };
         return Some(verdict(failure, *exit_code, pod, reason));
     }
-    let broken = own.pods.iter().find_map(|pod| match &pod.phase {
+    let broken = own.members().find_map(|pod| match &pod.phase {
         PodPhase::Broken { reason } => Some((pod, reason)),
         PodPhase::Pending
         | PodPhase::Rejected { .. }

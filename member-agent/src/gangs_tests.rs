@@ -2,7 +2,7 @@
 
 use meridian_api::ids::Uid;
 use meridian_api::units::Resources;
-use meridian_policies::model::GangShape;
+use meridian_policies::model::{GangShape, RoleShape};
 
 use super::*;
 use crate::backend::GangTerms;
@@ -52,6 +52,7 @@ fn pod(rank: u32, phase: PodPhase) -> PodSeen {
         ended: phase.ended().then_some(UnixMillis(1_000_000)),
         started,
         waits_for: String::new(),
+        leaving: false,
         phase,
     }
 }
@@ -163,6 +164,7 @@ fn gangs() -> Vec<Gang> {
             Phase::Binding,
             Phase::Live,
             Phase::PlaceAgain,
+            Phase::Shrinking,
         ] {
             let plain = gang(desired, phase);
             for end in ends {
@@ -387,4 +389,50 @@ fn the_first_failure_is_the_cause() {
         (verdict.end, verdict.exit_code),
         (End::Failed(Failure::ExitCode), 3)
     );
+}
+
+#[test]
+fn only_what_may_lose_members_shrinks() {
+    let role = |min| RoleShape {
+        name: "worker".to_owned(),
+        per_pod: Resources::default(),
+        min,
+        max: 2,
+        step: 1,
+        required: None,
+        preferred: None,
+        slice: None,
+    };
+    let of_least = |min| {
+        let mut gang = gang(Desired::Run, Phase::Live);
+        let order = RunOrder {
+            shape: GangShape {
+                roles: vec![role(min)],
+            },
+            ..RunOrder::clone(&order())
+        };
+        gang.order = Some(Arc::new(order));
+        gang
+    };
+    let decide = |gang: &Gang, phases: &[PodPhase]| {
+        let own = seen(2, false, phases);
+        let sight = Sight {
+            own: Some(&own),
+            ..Sight::default()
+        };
+        step(gang, &sight, ACCEPTED)
+    };
+    let lost = [PodPhase::Running, broken_pod()];
+    let turn = decide(&of_least(1), &lost);
+    assert_eq!(turn.actions, [Action::Shrink]);
+    assert_eq!(
+        (turn.phase, turn.attempt, turn.verdict),
+        (Phase::Shrinking, 1, None)
+    );
+    let rigid = decide(&of_least(2), &lost);
+    let end = rigid.verdict.map(|verdict| verdict.end);
+    assert_eq!(end, Some(End::Failed(Failure::NodeLost)));
+    let crashed = decide(&of_least(1), &[failed(3), broken_pod()]);
+    let end = crashed.verdict.map(|verdict| verdict.end);
+    assert_eq!(end, Some(End::Failed(Failure::ExitCode)));
 }

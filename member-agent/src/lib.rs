@@ -19,6 +19,7 @@ mod metrics;
 mod orders;
 pub mod probes;
 mod report;
+mod shrink;
 pub mod simulated;
 mod state;
 mod uplink;

@@ -200,6 +200,24 @@ pub(crate) fn wish(
     }
 }
 
+/// Fewest pods that a role goes on with: all of them, unless the order says otherwise.
+fn least(role: &v1::RoleIntent) -> Result<u32, BadOrder> {
+    if role.step == 0 {
+        return Ok(role.pods);
+    }
+    let fits =
+        role.min > 0 && role.min <= role.pods && (role.pods - role.min).is_multiple_of(role.step);
+    if fits {
+        return Ok(role.min);
+    }
+    let wrong = Malformed::Wrong {
+        what: "placement.roles.min",
+        found: format!("{} in steps of {}", role.min, role.step),
+        expected: "a size from 1 from which the steps lead to the role's pods",
+    };
+    Err(wrong.into())
+}
+
 fn run(
     key: GangKey,
     grace: Millis,
@@ -222,9 +240,9 @@ fn run(
         shapes.push(RoleShape {
             name: role.name.clone(),
             per_pod: request,
-            min: role.pods,
+            min: least(role)?,
             max: role.pods,
-            step: 1,
+            step: role.step.max(1),
             required: None,
             preferred: None,
             slice: None,

@@ -44,7 +44,7 @@ pub(super) struct Kept {
     host: Option<String>,
     pub(super) deleting: bool,
     /// A resize left it out: its end is expected.
-    leaving: bool,
+    pub(super) leaving: bool,
     /// Without its spec's containers and the annotations that nobody reads.
     pub(super) pod: Pod,
 }
@@ -172,6 +172,7 @@ fn unmade(record: &Record, member: &Member, phase: PodPhase) -> PodSeen {
         started: None,
         ended: None,
         waits_for: String::new(),
+        leaving: false,
     }
 }
 

@@ -316,6 +316,7 @@ impl Index {
             started: shown.started,
             ended: shown.ended,
             waits_for: shown.waits_for,
+            leaving: kept.leaving,
         }
     }
 }

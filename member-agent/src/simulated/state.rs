@@ -116,6 +116,9 @@ pub(super) struct Pod {
     pub(super) runs: bool,
     /// Room and devices on the node are its own.
     pub(super) holds: bool,
+    /// A resize left it out.
+    #[serde(default)]
+    pub(super) leaving: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -319,6 +322,7 @@ impl State {
             ended: None,
             runs: false,
             holds: false,
+            leaving: false,
         })
     }
 
@@ -369,6 +373,9 @@ impl State {
         self.admit_later(&missing);
         if let Some(gang) = self.gangs.get_mut(&order.key) {
             gang.attempt = order.attempt;
+            for pod in gang.pods.iter_mut().filter(|pod| extra.contains(&pod.id)) {
+                pod.leaving = true;
+            }
             gang.pods.extend(missing);
         }
         for pod in extra {

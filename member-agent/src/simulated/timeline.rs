@@ -206,6 +206,7 @@ impl State {
             started: pod.started,
             ended: pod.ended,
             waits_for: String::new(),
+            leaving: pod.leaving,
         };
         Some(GangSeen {
             key,
