@@ -90,6 +90,16 @@ impl Hub {
         }
     }
 
+    /// Where users are served.
+    pub(crate) fn users(&self) -> &str {
+        &self.handle.users
+    }
+
+    /// Where agents are served.
+    pub(crate) fn agents(&self) -> &str {
+        &self.handle.agents
+    }
+
     /// A connection of its own to where users are served.
     pub(crate) fn for_users(&self) -> Channel {
         channel(Arc::new(Tcp), &self.handle.users)
