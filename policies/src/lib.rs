@@ -21,6 +21,7 @@ pub mod order;
 mod packing;
 mod pick;
 pub mod quota;
+pub mod record;
 mod rules;
 mod search;
 pub mod shapes;

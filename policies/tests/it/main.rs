@@ -13,6 +13,7 @@ mod nodes;
 mod queue;
 mod quota;
 mod random;
+mod record;
 mod replace;
 mod rounds;
 mod several_roles;
