@@ -49,6 +49,9 @@ pub struct HubConfig {
     pub contact: ContactConfig,
     /// Old revisions are kept this long for watches and paging, milliseconds.
     pub history: Millis,
+    /// Folder in which each decision round is recorded, for `meridian replay`; absent records
+    /// none. The newest 1,000 are kept, and at most 1 GiB.
+    pub record_rounds: Option<PathBuf>,
     /// Logs and traces.
     pub telemetry: TelemetryConfig,
 }
@@ -70,6 +73,7 @@ impl Default for HubConfig {
             leadership: LeadershipConfig::default(),
             contact: ContactConfig::default(),
             history: Millis::seconds(600),
+            record_rounds: None,
             telemetry: TelemetryConfig::default(),
         }
     }

@@ -25,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::model::{ContactTerms, Labelled, Model, Situation};
 use crate::offers::OfferKeeper;
 use crate::questions::{Question, answer};
+use crate::rounds::Recorder;
 use crate::sessions::{Orderbook, Refusals, Said, SessionEvent};
 use crate::settle::{settle_gang, settle_job};
 use crate::views::Views;
@@ -91,6 +92,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) refusals: Refusals,
     /// Counts.
     pub(crate) metrics: Metrics,
+    /// Where rounds are recorded.
+    pub(crate) rounds: Recorder,
     /// When silence becomes suspicion.
     pub(crate) terms: ContactTerms,
     /// Where the decision runs.
@@ -501,8 +504,10 @@ impl Decider {
     /// Decides, and throws the plan away when the independent check finds fault with it.
     async fn plan(&mut self, labelled: Arc<Labelled>) -> Plan {
         let started = self.options.clock.boot();
+        let rounds = self.options.rounds.clone();
         let work = move || {
             let plan = meridian_policies::decide(&labelled.snapshot);
+            rounds.note(&labelled, &plan);
             let violations = meridian_policies::check(&labelled.snapshot, &plan);
             (plan, violations)
         };

@@ -4,6 +4,7 @@
 //! playground and a simulation is handed in. Never decides.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -35,6 +36,7 @@ use crate::metrics::Metrics;
 use crate::model::JOBS;
 use crate::offers::OfferKeeper;
 use crate::questions::{QUESTIONS, Question};
+use crate::rounds::Recorder;
 use crate::sessions::{
     AgentSessions, LogDesk, Orderbook, Refusals, SESSION_EVENTS, SessionEvent, SessionOptions,
 };
@@ -85,6 +87,14 @@ pub enum StartError {
     /// Agents cannot be identified.
     #[error("the agents' listener cannot be secured")]
     Identities(#[from] AuthorityError),
+    /// A folder for rounds that cannot be used.
+    #[error("rounds cannot be recorded in {folder}")]
+    Rounds {
+        /// Which.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 /// A running hub.
@@ -118,6 +128,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let agents = listen(options.network.as_ref(), &options.config.agents_listen).await?;
     let (users_at, agents_at) = (users.address().to_owned(), agents.address().to_owned());
     let (identities, agents) = identify(&options, agents).await?;
+    let rounds = record(&options)?;
     let leadership = campaign(&options, &users_at, &agents_at);
     let (events_in, events) = mpsc::channel(SESSION_EVENTS);
     let (questions_in, questions) = mpsc::channel(QUESTIONS);
@@ -134,6 +145,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
             options.random.clone(),
             options.tasks.cancelled(),
         ),
+        rounds,
     };
     let resources = serve_objects(&options, &shared)?;
     decide(&options, &shared, &resources, events, questions);
@@ -189,6 +201,22 @@ struct Shared {
     refusals: Refusals,
     orders: Orderbook,
     logs: LogDesk,
+    rounds: Recorder,
+}
+
+/// Where rounds are recorded, if they are.
+fn record(options: &HubOptions) -> Result<Recorder, StartError> {
+    let Some(folder) = &options.config.record_rounds else {
+        return Ok(Recorder::off(&options.metrics));
+    };
+    let opened = Recorder::open(folder, options.execution, &options.metrics);
+    let (recorder, writer) = opened.map_err(|source| StartError::Rounds {
+        folder: folder.clone(),
+        source,
+    })?;
+    let writing = writer.run(options.tasks.cancelled());
+    options.tasks.spawn("recorder of rounds", writing);
+    Ok(recorder)
 }
 
 /// Agents' address of this hub, as others are told it.
@@ -285,6 +313,7 @@ fn decide(
         journal: shared.journal.clone(),
         refusals: shared.refusals.clone(),
         metrics: options.metrics.clone(),
+        rounds: shared.rounds.clone(),
         terms: options.config.contact_terms(),
         execution: options.execution,
     });

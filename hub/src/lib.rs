@@ -26,6 +26,7 @@ pub mod placement;
 pub mod progress;
 mod questions;
 mod references;
+mod rounds;
 mod sessions;
 mod settle;
 mod status;

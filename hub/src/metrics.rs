@@ -47,6 +47,13 @@ pub struct CommitLabels {
     pub outcome: &'static str,
 }
 
+/// Labels of a recorded round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RecordLabels {
+    /// `written`, `dropped` (earlier ones were still being written) or `failed`.
+    pub outcome: &'static str,
+}
+
 /// Labels that say which build runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabels {
@@ -74,6 +81,8 @@ pub struct Metrics {
     pub decide: Histogram,
     /// Plans that the independent check threw away: a defect.
     pub violations: Counter,
+    /// Rounds that were to be recorded.
+    pub rounds_recorded: Family<RecordLabels, Counter>,
     /// 1 while this replica leads.
     pub leading: Gauge,
 }
@@ -92,6 +101,7 @@ impl Default for Metrics {
             // From 10 microseconds to about 10 seconds, doubling.
             decide: Histogram::new(exponential_buckets(0.000_01, 2.0, 20)),
             violations: Counter::default(),
+            rounds_recorded: Family::default(),
             leading: Gauge::default(),
         };
         metrics.register();
@@ -148,6 +158,11 @@ impl Metrics {
             "plan_violations",
             "Plans that the check threw away",
             self.violations.clone(),
+        );
+        all.register(
+            "rounds_recorded",
+            "Rounds that were to be recorded: look when many are dropped or any failed",
+            self.rounds_recorded.clone(),
         );
         all.register(
             "leading",
