@@ -1,22 +1,15 @@
 #!/usr/bin/env python3
-"""Cuts the public traces of the playground out of the full ones.
+"""Cuts the nodes of the playground out of the public inventory.
 
-    cut.py PHILLY_CSV_GZ OPENB_NODES_CSV [OUTPUT_FOLDER]
+    cut.py OPENB_NODES_CSV [OUTPUT_FOLDER]
 
-Writes philly-week.csv.gz and openb-nodes.csv: the same bytes for the same inputs. README.md says
-where the inputs come from and what each column means.
+Writes openb-nodes.csv: the same bytes for the same input. README.md says where the input comes from
+and what each column means.
 """
 
 import csv
-import gzip
-import io
 import pathlib
 import sys
-from datetime import datetime, timedelta
-
-WEEK_START = datetime(2017, 10, 23)
-WEEK = timedelta(days=7)
-WEEK_JOBS = 7_748
 
 # Which nodes each cluster gets: (model, GPUs per node, nodes, nodes per rack), taken in the order
 # of the inventory. A rack of G2 or G3 holds 32 GPUs, so that a 32-GPU gang fits in one.
@@ -31,22 +24,6 @@ CLUSTERS = [
 ]
 RACKS_PER_BLOCK = 4
 GPUS = 820
-
-
-def cut_jobs(source: pathlib.Path) -> list[tuple[int, int, int, str]]:
-    """Jobs submitted in the week as (submit s, duration s, GPUs, virtual cluster), in order."""
-    jobs = []
-    with gzip.open(source, "rt", newline="") as rows:
-        for row in csv.DictReader(rows):
-            submitted = datetime.strptime(row["timestamp"], "%Y-%m-%d %H:%M:%S")
-            if WEEK_START <= submitted < WEEK_START + WEEK:
-                offset = int((submitted - WEEK_START).total_seconds())
-                duration = int(float(row["duration"]))
-                jobs.append((offset, duration, int(row["num_gpus"]), row["cluster"]))
-    # Stable: jobs of one second keep the order of the table.
-    jobs.sort(key=lambda job: job[0])
-    assert len(jobs) == WEEK_JOBS, f"{len(jobs)} jobs in the week, expected {WEEK_JOBS}"
-    return jobs
 
 
 def cut_nodes(source: pathlib.Path) -> list[list[str]]:
@@ -79,20 +56,10 @@ def cut_nodes(source: pathlib.Path) -> list[list[str]]:
 
 
 def main() -> None:
-    if len(sys.argv) not in (3, 4):
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    philly, openb = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    output = pathlib.Path(sys.argv[3]) if len(sys.argv) == 4 else pathlib.Path(__file__).parent
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["submit_s", "duration_s", "gpus", "vc"])
-    writer.writerows(cut_jobs(philly))
-    # No name and no time in the header of the archive, or two runs would differ.
-    with open(output / "philly-week.csv.gz", "wb") as raw:
-        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
-            packed.write(text.getvalue().encode())
-
+    openb = pathlib.Path(sys.argv[1])
+    output = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else pathlib.Path(__file__).parent
     with open(output / "openb-nodes.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(

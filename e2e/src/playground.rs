@@ -30,6 +30,9 @@ pub enum PlaygroundError {
     /// A data file of the repository has a mistake.
     #[error("the data is damaged: {0}")]
     Data(#[from] data::DataError),
+    /// The table of jobs has a mistake.
+    #[error("the data is damaged: {0}")]
+    Table(#[from] meridian_sim::table::TableError),
     /// The federation does not start, or broke.
     #[error(transparent)]
     Fleet(#[from] FleetError),

@@ -43,7 +43,7 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 error, 2 usage, 3 unchanged (--error-unchanged), 4 denied by policy or quota,
 5 not found, 6 conflict, 7 timed out, 8 hub unreachable, 9 not allowed; plan --detailed-exitcode:
 20 will queue, 22 can never be placed; wait and logs --follow-exit: 30 failed, 31 cancelled,
-32 preempted and not requeued; 130 detached by Ctrl-C.";
+32 preempted and not requeued; replay: 40 another plan; 130 detached by Ctrl-C.";
 
 /// Flags of every command.
 #[derive(Args, Debug)]
@@ -98,6 +98,10 @@ pub(crate) enum Command {
     Completion(CompletionArgs),
     /// Show the versions of this command and of the hub
     Version(VersionArgs),
+    /// Say what policies would have done to a trace of jobs; asks no hub
+    Simulate(SimulateArgs),
+    /// Decide a recorded round once more and compare the plans; asks no hub
+    Replay(ReplayArgs),
     /// Run a whole fleet in one process (see `meridian playground --help`)
     #[command(disable_help_flag = true)]
     Playground(PlaygroundArgs),
@@ -476,6 +480,52 @@ pub(crate) struct VersionArgs {
     pub(crate) output: Format,
 }
 
+/// `simulate`.
+#[derive(Args, Debug)]
+#[command(after_help = TABLES)]
+pub(crate) struct SimulateArgs {
+    /// Documents as they are applied: Tenant, TenantQuota, WorkloadClass, and GPUPool with status
+    #[arg(long, required = true, value_name = "DIR|FILE")]
+    pub(crate) policies: Vec<PathBuf>,
+    /// Jobs, as a CSV with named columns
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Hosts, as a CSV with named columns; default: the GPUPools among the policies
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fleet: Option<PathBuf>,
+    /// Hosts that go and come, as a CSV with named columns
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hosts: Option<PathBuf>,
+    /// Least time between two rounds; default: one whenever it could place something
+    #[arg(long, value_name = "SPAN")]
+    pub(crate) round_every: Option<Span>,
+    /// Also run each tenant alone on whole hosts of its own quota, and compare the waits
+    #[arg(long)]
+    pub(crate) alone: bool,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+const TABLES: &str = "\
+Columns, in any order; those in brackets may be left out:
+  trace  submit,tenant,class,gpus,duration[,pods,flavor,name,cpu,memory,region,priority,finishBy,
+         maxRuntime,required,preferred]; submit is seconds or RFC 3339, gpus is of each pod,
+         flavor is h100=1|a100=0.45
+  fleet  cluster,pool,flavor,hosts,gpus[,region,cpu,memory,worth,classes,block,rack]
+  hosts  at,cluster,pool,hosts";
+
+/// `replay`.
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// Files that a hub wrote into the folder of its recordRounds
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
 /// `playground`.
 #[derive(Args, Debug)]
 pub(crate) struct PlaygroundArgs {
@@ -514,6 +564,7 @@ mod tests {
             Exit::WorkFailed,
             Exit::WorkCancelled,
             Exit::WorkPreempted,
+            Exit::Differs,
             Exit::Interrupted,
         ];
         let words: Vec<&str> = EXIT_CODES

@@ -13,6 +13,8 @@ pub(crate) mod logs;
 pub(crate) mod plan;
 pub(crate) mod playground;
 pub(crate) mod queue;
+pub(crate) mod replay;
+pub(crate) mod simulate;
 pub(crate) mod submit;
 pub(crate) mod top;
 pub(crate) mod version;

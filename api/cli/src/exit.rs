@@ -38,6 +38,8 @@ pub(crate) enum Exit {
     WorkCancelled = 31,
     /// `wait`: the work was preempted and not queued again.
     WorkPreempted = 32,
+    /// `replay`: the same snapshot gives another plan here.
+    Differs = 40,
     /// Detached by Ctrl-C: 128 and the signal's number, as shells have it.
     Interrupted = 130,
 }

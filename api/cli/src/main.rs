@@ -70,6 +70,8 @@ async fn execute(cli: Cli) -> Result<Exit, Failure> {
         Command::Events(args) => commands::events::run(context, args).await,
         Command::Completion(args) => completion::print(context, args.shell),
         Command::Version(args) => commands::version::run(context, args).await,
+        Command::Simulate(args) => commands::simulate::run(context, &args),
+        Command::Replay(args) => commands::replay::run(context, &args),
         Command::Playground(args) => commands::playground::run(&args.args),
     }
 }

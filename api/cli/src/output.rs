@@ -30,6 +30,16 @@ pub(crate) enum Format {
     Name,
 }
 
+impl Format {
+    /// True for text that people read.
+    pub(crate) const fn is_text(self) -> bool {
+        match self {
+            Self::Table | Self::Wide => true,
+            Self::Json | Self::Yaml | Self::Name => false,
+        }
+    }
+}
+
 /// Standard output, or whatever stands in for it.
 pub(crate) struct Out(Box<dyn Write + Send>);
 

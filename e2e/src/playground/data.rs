@@ -1,26 +1,29 @@
-//! The two public files: what people submitted in a week, and the nodes it runs on.
+//! The public data: what people submitted in a week, and the nodes it runs on.
 //!
-//! Owns their reading. Both are part of the program, so that it runs anywhere. Never changes what
-//! they say; where they come from is told in `e2e/data/README.md`.
+//! Owns the choice of the week and the reading of the nodes. Both are part of the program, so that
+//! it runs anywhere. Never changes what they say; where they come from is told in
+//! `policies/sim/data/README.md` and `e2e/data/README.md`.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 
 use meridian_agent::Inventory;
 use meridian_agent::simulated::{InventoryNode, InventoryPool, NodeResources, Profile};
 use meridian_api::units::{Millis, UnixMillis};
+use meridian_sim::table::TableError;
+use meridian_sim::traces::philly;
+pub use meridian_sim::traces::philly::DAY;
+pub use meridian_sim::traces::philly::PhillyJob as TraceJob;
 
 use crate::fleet::{FleetCluster, FleetRegion};
 
-const JOBS: &[u8] = include_bytes!("../../data/philly-week.csv.gz");
 const NODES: &str = include_str!("../../data/openb-nodes.csv");
 
-/// 2017-10-23T00:00:00Z, a Monday: the first instant of the table of jobs.
-pub const BEGIN: UnixMillis = UnixMillis(1_508_716_800_000);
-/// The table covers this many days.
+/// 2017-10-23T00:00:00Z, a Monday: the first instant of the week.
+pub const BEGIN: UnixMillis = philly::BEGIN.after(Millis(FIRST * DAY.0));
+/// The day of the table on which it begins, from 0.
+const FIRST: u64 = 49;
+/// It has this many days.
 pub const DAYS: u64 = 7;
-/// One day.
-pub const DAY: Millis = Millis::seconds(86_400);
 
 /// Regions of the inventory and the zones that the data's README gives them.
 const ZONES: [(&str, &str); 3] = [
@@ -31,21 +34,6 @@ const ZONES: [(&str, &str); 3] = [
 /// Topology levels of every pool, from the widest inward.
 const LEVELS: [&str; 2] = ["block", "rack"];
 
-/// One job of the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TraceJob {
-    /// Its row, from 0.
-    pub row: u32,
-    /// When it was submitted, from [`BEGIN`].
-    pub submit: Millis,
-    /// How long it ran.
-    pub duration: Millis,
-    /// GPUs that it had.
-    pub gpus: u64,
-    /// Its virtual cluster.
-    pub vc: String,
-}
-
 /// A file that is not as its README says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} line {line}: {what}")]
@@ -55,35 +43,9 @@ pub struct DataError {
     what: String,
 }
 
-/// All jobs, by submission.
-pub fn week() -> Result<Vec<TraceJob>, DataError> {
-    const FILE: &str = "philly-week.csv.gz";
-    let wrong = |line: usize, what: String| DataError {
-        file: FILE,
-        line,
-        what,
-    };
-    let mut text = String::new();
-    let read = flate2::read::GzDecoder::new(JOBS).read_to_string(&mut text);
-    read.map_err(|error| wrong(0, error.to_string()))?;
-    let job = |(index, line): (usize, &str)| {
-        let fields: Vec<&str> = line.split(',').collect();
-        let [submit, duration, gpus, vc] = fields[..] else {
-            return Err(wrong(index + 1, format!("{} fields, not 4", fields.len())));
-        };
-        let number = |text: &str| {
-            let parsed = text.parse::<u64>();
-            parsed.map_err(|error| wrong(index + 1, format!("{text:?}: {error}")))
-        };
-        Ok(TraceJob {
-            row: u32::try_from(index - 1).unwrap_or(u32::MAX),
-            submit: Millis::seconds(number(submit)?),
-            duration: Millis::seconds(number(duration)?),
-            gpus: number(gpus)?,
-            vc: vc.to_owned(),
-        })
-    };
-    text.lines().enumerate().skip(1).map(job).collect()
+/// All jobs of the week, by submission.
+pub fn week() -> Result<Vec<TraceJob>, TableError> {
+    philly::days(FIRST, DAYS)
 }
 
 /// The three regions, each with its one cluster, west to east.

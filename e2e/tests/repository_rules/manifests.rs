@@ -51,7 +51,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "meridian-cli",
-        &["meridian-api", "meridian-client", "meridian-runtime"],
+        // The simulator is pure: a question about "what if" needs no hub, and reaches none.
+        &[
+            "meridian-api",
+            "meridian-client",
+            "meridian-runtime",
+            "meridian-sim",
+        ],
     ),
     (
         "meridian-e2e",
@@ -64,6 +70,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "meridian-policies",
             "meridian-proto",
             "meridian-runtime",
+            "meridian-sim",
             "meridian-store",
         ],
     ),

@@ -19,6 +19,9 @@ pub mod trace;
 pub mod traces;
 mod world;
 
+/// Recorded rounds, for whoever replays them without knowing the decisions.
+pub use meridian_policies::record;
+
 pub use engine::Options;
 pub use fleet::Fleet;
 pub use rules::Rules;
