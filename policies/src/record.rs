@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use crate::decide;
 use crate::diagnosis::cards;
 use crate::explain::cause_line;
-use crate::model::{Placed, Plan, Snapshot, Unplaced, WaitingIx};
+use crate::model::{Placed, Plan, Regraded, Snapshot, Unplaced, WaitingIx};
 
 /// Version of the form. Fields of snapshot and plan may be added without a new one.
 pub const FORM: u32 = 1;
@@ -178,6 +178,13 @@ impl Recorded {
                 });
             }
         }
+        if self.plan.regraded != plan.regraded {
+            found.push(Difference {
+                what: "quota that placements stand on".to_owned(),
+                recorded: regraded(&self.snapshot, &self.plan),
+                here: regraded(&self.snapshot, plan),
+            });
+        }
         if found.is_empty() {
             // The same for every gang, told or decided in another order.
             found.push(Difference {
@@ -249,6 +256,18 @@ fn lines(snapshot: &Snapshot, answer: Option<&(Vec<&Placed>, Vec<&Unplaced>)>) -
         lines.extend(causes.map(|cause| format!("waits: {}", cause_line(snapshot, cause))));
     }
     lines
+}
+
+fn regraded(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
+    let line = |regraded: &Regraded| {
+        let held = snapshot.held.get(regraded.held.index());
+        let gang = held.map_or_else(
+            || format!("placement {}", regraded.held.0),
+            |held| format!("gang {}", held.gang),
+        );
+        format!("{gang}: {:?}", regraded.rows)
+    };
+    plan.regraded.iter().map(line).collect()
 }
 
 fn order(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {

@@ -137,8 +137,13 @@ fn a_round_replays_by_exit_code() {
         let bytes = record::write(&snapshot.expect("a snapshot"), &plan).expect("JSON");
         std::fs::write(folder.path().join(name), bytes).expect("written");
     };
-    put("same.json", json!({"placements": [], "unplaced": []}));
-    let more = json!({"placements": [], "unplaced": [{"waiting": 0, "reasons": []}]});
+    put(
+        "same.json",
+        json!({"placements": [], "unplaced": [], "regraded": []}),
+    );
+    let more = json!({
+        "placements": [], "unplaced": [{"waiting": 0, "reasons": []}], "regraded": [],
+    });
     put("other.json", more);
 
     let same = run(folder.path(), &["replay", "same.json"]);

@@ -48,10 +48,10 @@ fn unpack(file: &str, packed: &[u8]) -> Result<Vec<u8>, TableError> {
     Ok(text)
 }
 
-/// The classes that ship, and a tree of one root with these tenants below it, each with its
-/// nominal quota in whole cards. Who has no work lends everything, and a borrower may borrow
-/// everything.
-fn rules(root: &str, nominal: &BTreeMap<String, u64>) -> Rules {
+/// The classes that ship, and a tree of one root that owns `fleet` cards with these tenants below
+/// it, each with its nominal quota in whole cards. Who has no work lends everything, and a borrower
+/// may borrow everything.
+fn rules(root: &str, fleet: u64, nominal: &BTreeMap<String, u64>) -> Rules {
     let shipped = include_bytes!("../../defaults/classes.yaml");
     let shipped = document::parse(shipped).expect("the defaults are tested");
     let named = shipped.iter().map(|document| ("classes", &document.value));
@@ -65,7 +65,7 @@ fn rules(root: &str, nominal: &BTreeMap<String, u64>) -> Rules {
             .quotas
             .push(rules::object::<TenantQuotaSpec>(tenant, &quota));
     };
-    add(root, &json!({}), nominal.values().sum());
+    add(root, &json!({}), fleet);
     for (tenant, cards) in nominal {
         add(tenant, &json!({"parent": root}), *cards);
     }

@@ -48,7 +48,7 @@ pub fn prepare(hours: u64) -> Result<Prepared, TableError> {
     let pool = FleetPool::uniform("earth", "gpu", "gpu", hosts, GPUS_PER_HOST);
     Ok(Prepared {
         name: FILE,
-        rules: rules("earth", &quotas),
+        rules: rules("earth", pool.gpus().whole(), &quotas),
         fleet: Fleet { pools: vec![pool] },
         jobs,
         hosts: Vec::new(),

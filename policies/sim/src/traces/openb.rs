@@ -69,7 +69,7 @@ pub fn prepare() -> Result<Prepared, TableError> {
     }
     Ok(Prepared {
         name: FILE,
-        rules: rules("openb", &nominal),
+        rules: rules("openb", fleet.gpus().whole(), &nominal),
         fleet,
         jobs,
         hosts: Vec::new(),

@@ -144,7 +144,7 @@ pub fn prepare(first: u64, count: u64, load: u64) -> Result<Prepared, TableError
     let begin = BEGIN.after(Millis(first.saturating_mul(DAY.0)));
     Ok(Prepared {
         name: "philly.csv.gz",
-        rules: rules(ROOT, &owned.collect()),
+        rules: rules(ROOT, pool.gpus().whole(), &owned.collect()),
         fleet: Fleet { pools: vec![pool] },
         jobs: table.iter().map(|row| job(row, begin)).collect(),
         hosts: steps(hosts, begin)?,
