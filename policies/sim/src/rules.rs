@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use meridian_api::errors::{ApiError, ErrorCode, FieldError};
-use meridian_api::kinds::{self, GPUPool, MemberCluster, Tenant, TenantQuota, WorkloadClass};
+use meridian_api::errors::{ApiError, ErrorCode, FieldError, FieldReason};
+use meridian_api::kinds::{
+    self, GPUPool, MemberCluster, PriceBook, Tenant, TenantQuota, WorkloadClass,
+};
 use meridian_api::meta::{Object, Spec};
 use meridian_api::tree;
 use meridian_api::validate::{self, Checked};
@@ -24,6 +26,8 @@ pub struct Rules {
     pub quotas: Vec<TenantQuota>,
     /// Workload classes.
     pub classes: Vec<WorkloadClass>,
+    /// The price book, at most one: what cards are worth. Without one a fleet's own word holds.
+    pub prices: Vec<PriceBook>,
     /// Pools as stored, for [`Rules::fleet`].
     pub pools: Vec<GPUPool>,
     clusters: Vec<MemberCluster>,
@@ -66,6 +70,14 @@ impl Rules {
                 let what = format!("{} {name}", info.singular);
                 refuse(ApiError::from_fields(&what, vec![error]))
             })?;
+            if rules.prices.len() > 1 {
+                let other = &rules.prices[0].metadata.name;
+                let message =
+                    format!("there is PriceBook {other:?} already; put the prices into it");
+                let cause = FieldError::new("metadata.name", FieldReason::Duplicate, message);
+                let what = format!("{} {name}", info.singular);
+                return Err(refuse(ApiError::from_fields(&what, vec![cause])));
+            }
             let key = (info.plural, name.to_owned());
             if let Some(other) = origins.insert(key, origin.to_owned()) {
                 let message = format!("{} {name} is in {other} too", info.singular);
@@ -83,6 +95,7 @@ impl Rules {
             "tenants" => self.tenants.push(validate::from_value(value)?),
             "tenantquotas" => self.quotas.push(validate::from_value(value)?),
             "workloadclasses" => self.classes.push(validate::from_value(value)?),
+            "pricebooks" => self.prices.push(validate::from_value(value)?),
             "gpupools" => self.pools.push(validate::from_value(value)?),
             "memberclusters" => self.clusters.push(validate::from_value(value)?),
             // A plural is a text: kinds that a decision does not read are only checked.
@@ -195,6 +208,11 @@ mod tests {
         assert_eq!(error.origin, "p.yaml:1");
         assert!(error.source.message.contains("there is no tenant \"b\""));
         let twice = format!("{head}Tenant\nmetadata: {{name: a}}\nspec: {{}}\n");
+        let book = |name| {
+            format!("{head}PriceBook\nmetadata: {{name: {name}}}\nspec: {{currency: EUR}}\n")
+        };
+        let error = read(&format!("{}---\n{}", book("a"), book("b"))).expect_err("two books");
+        assert!(error.source.message.contains("PriceBook \"a\" already"));
         let error = read(&format!("{twice}---\n{twice}")).expect_err("one name");
         assert_eq!(error.source.message, "tenant a is in p.yaml:1 too");
     }

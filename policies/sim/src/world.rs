@@ -89,6 +89,15 @@ fn number<I>(
         .collect()
 }
 
+/// Worth of a card: as the price book says, else as the fleet does.
+fn worth(rules: &Rules, priced: &BTreeMap<&str, u64>, flavor: &str) -> u64 {
+    match (rules.prices.first(), priced.get(flavor)) {
+        (Some(book), _) => book.spec.worth(flavor).0.into(),
+        (None, Some(worth)) => *worth,
+        (None, None) => crate::fleet::DEFAULT_WORTH,
+    }
+}
+
 impl World {
     /// The world of `rules` and `fleet`. Classes that a pool admits and that nobody declares
     /// admit nobody, as in the hub.
@@ -129,10 +138,7 @@ impl World {
                 .keys()
                 .map(|name| Flavor {
                     name: name.clone(),
-                    worth: priced
-                        .get(name.as_str())
-                        .copied()
-                        .unwrap_or(crate::fleet::DEFAULT_WORTH),
+                    worth: worth(rules, &priced, name),
                 })
                 .collect(),
             classes: classes

@@ -142,6 +142,27 @@ fn worth_and_speed_count() {
 }
 
 #[test]
+fn the_price_book_says_what_cards_are_worth() {
+    let book = "apiVersion: meridian.dev/v1alpha1\nkind: PriceBook\nmetadata: {name: p}\n\
+                spec: {currency: EUR, flavors: [{flavor: fast, worth: 3}]}\n";
+    let text = format!("{CLASSES}{}---\n{book}", tenant("t", 16));
+    let documents = document::parse(text.as_bytes()).expect("YAML");
+    let rules = Rules::read(documents.iter().map(|each| ("rules.yaml", &each.value)));
+    let summary = run(
+        &rules.expect("they are valid"),
+        &fleet("c,fast,fast,1,8,1000\nc,slow,slow,1,8,1000\n"),
+        &jobs("0,t,low,1,8,100,fast\n"),
+        &[],
+        Alone::Skipped,
+    );
+    // 8 of 16 cards, 24 of 32 in worth.
+    assert_eq!(
+        (summary.utilisation.0, summary.utilisation_by_worth.0),
+        (5_000, 7_500)
+    );
+}
+
+#[test]
 fn a_lost_host_costs_its_gangs_what_they_ran() {
     // Two hosts; a gang of 2 x 8 runs from 0. One host is gone from 60 to 100 s: the gang is lost
     // after 60 s with 16 GPUs, waits 40 s and runs its whole 100 s again.
