@@ -17,6 +17,7 @@ use meridian_api::ids::Epoch;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::check::Violation;
+use meridian_policies::history::{History, use_of};
 use meridian_policies::model::{Held, Placed, Plan, Snapshot};
 
 use crate::meters::{Meters, TypicalPods};
@@ -26,6 +27,8 @@ use crate::world::{Gangs, World};
 
 /// Restarts of one gang: a fleet that loses a gang so often does nothing else.
 const MAX_ATTEMPTS: u32 = 10_000;
+/// What runs is entered into the histories of tenants by the hour, as the hub does.
+const HOUR: i64 = 3_600_000;
 
 /// Which rounds are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,6 +170,9 @@ struct Engine<'a> {
     due: bool,
     next_round: UnixMillis,
     touched: Vec<bool>,
+    /// What each tenant has held; what runs is entered up to `entered`.
+    histories: Vec<History>,
+    entered: UnixMillis,
     outcome: Outcome,
 }
 
@@ -183,6 +189,7 @@ pub(crate) fn run(
         engine.outcome.meters.advance(at);
         engine.outcome.end = at;
         engine.outcome.instants += 1;
+        engine.enter_histories(at);
         engine.take_ends(at);
         engine.take_steps(at)?;
         engine.take_arrivals(at);
@@ -233,6 +240,8 @@ impl<'a> Engine<'a> {
             due: false,
             next_round: begin,
             touched: vec![true; world.empty.pools.len()],
+            histories: vec![History::default(); world.empty.tenants.len()],
+            entered: begin,
             outcome: Outcome {
                 runs: vec![Run::default(); count],
                 meters: Meters::new(&world.empty, begin),
@@ -278,7 +287,7 @@ impl<'a> Engine<'a> {
                 Place::Nowhere | Place::Waiting { .. } => false,
             };
             if current {
-                self.release(gang);
+                self.release(gang, at);
                 self.outcome.runs[gang as usize].ended = Some(at);
             }
         }
@@ -312,7 +321,7 @@ impl<'a> Engine<'a> {
 
     /// A host went away under a gang: all of it ends, and it waits again.
     fn lose(&mut self, gang: u32, at: UnixMillis) -> Result<(), EngineError> {
-        let Some(running) = self.release(gang) else {
+        let Some(running) = self.release(gang, at) else {
             return Ok(());
         };
         let run = &mut self.outcome.runs[gang as usize];
@@ -354,6 +363,28 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// Enters what runs up to the last full hour. The instants do not depend on rounds, so neither
+    /// do the sums.
+    fn enter_histories(&mut self, at: UnixMillis) {
+        let hour = UnixMillis(at.0.div_euclid(HOUR).saturating_mul(HOUR));
+        if hour <= self.entered {
+            return;
+        }
+        let held = std::mem::take(&mut self.snapshot.held);
+        for held in &held {
+            self.enter(held, hour);
+        }
+        self.snapshot.held = held;
+        self.entered = hour;
+    }
+
+    /// Enters what a placement has held since it was last entered.
+    fn enter(&mut self, held: &Held, to: UnixMillis) {
+        let worth = self.snapshot.flavors[held.flavor.index()].worth;
+        let from = held.since.max(self.entered);
+        self.histories[held.tenant.index()].add(use_of(held.resources, worth), from, to);
+    }
+
     /// Something has become free: what was refused may be placed.
     fn freed(&mut self) {
         self.refused.clear();
@@ -361,7 +392,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Takes a running gang off its hosts.
-    fn release(&mut self, gang: u32) -> Option<Running> {
+    fn release(&mut self, gang: u32, at: UnixMillis) -> Option<Running> {
         let place = &mut self.places[gang as usize];
         if !matches!(place, Place::Running(_)) {
             return None;
@@ -381,6 +412,7 @@ impl<'a> Engine<'a> {
             .binary_search_by_key(&id, |held| held.gang)
         {
             let held = self.snapshot.held.remove(row);
+            self.enter(&held, at);
             let meters = &mut self.outcome.meters;
             meters.tenants[held.tenant.index()].held -= held.resources.gpus.0;
             meters.demand_changed();
@@ -393,6 +425,9 @@ impl<'a> Engine<'a> {
         self.snapshot.now = at;
         self.snapshot.revision.0 += 1;
         self.snapshot.seed = self.snapshot.revision.0;
+        for (tenant, history) in self.snapshot.tenants.iter_mut().zip(&self.histories) {
+            tenant.history = history.average(at);
+        }
         let plan = meridian_policies::decide(&self.snapshot);
         if self.options.checks == Checks::EachPlan {
             let found = meridian_policies::check(&self.snapshot, &plan);
