@@ -526,10 +526,7 @@ impl Decider {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds of one decision")]
         self.options.metrics.decide.observe(took.0 as f64 / 1000.0);
         for violation in &violations {
-            tracing::error!(
-                ?violation,
-                "the plan breaks an invariant and is thrown away"
-            );
+            tracing::error!(?violation, "the plan breaks an invariant: thrown away");
             self.options.metrics.violations.inc();
         }
         if !violations.is_empty() {
