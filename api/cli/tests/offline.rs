@@ -5,8 +5,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use meridian_api::ids::Revision;
+use meridian_policies::model::{Plan, Snapshot, Unplaced, WaitingIx};
 use meridian_sim::record;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 struct Ran {
     code: Option<i32>,
@@ -127,24 +129,24 @@ fn what_is_wrong_names_file_and_line() {
 #[test]
 fn a_round_replays_by_exit_code() {
     let folder = tempfile::tempdir().expect("a folder");
-    let put = |name: &str, plan: Value| {
-        let snapshot = serde_json::from_value(json!({
-            "revision": 7, "now": 0, "seed": 0, "store_generation": 1, "policy_head": 1,
-            "flavors": [], "classes": [], "tenants": [], "regions": [], "clusters": [],
-            "pools": [], "held": [], "waiting": [],
-        }));
-        let plan = serde_json::from_value(plan).expect("a plan");
-        let bytes = record::write(&snapshot.expect("a snapshot"), &plan).expect("JSON");
+    let snapshot = Snapshot {
+        revision: Revision(7),
+        ..Snapshot::default()
+    };
+    let put = |name: &str, plan: &Plan| {
+        let bytes = record::write(&snapshot, plan).expect("JSON");
         std::fs::write(folder.path().join(name), bytes).expect("written");
     };
-    put(
-        "same.json",
-        json!({"placements": [], "unplaced": [], "regraded": []}),
-    );
-    let more = json!({
-        "placements": [], "unplaced": [{"waiting": 0, "reasons": []}], "regraded": [],
-    });
-    put("other.json", more);
+    put("same.json", &Plan::default());
+    let more = Unplaced {
+        waiting: WaitingIx(0),
+        reasons: Vec::new(),
+    };
+    let other = Plan {
+        unplaced: vec![more],
+        ..Plan::default()
+    };
+    put("other.json", &other);
 
     let same = run(folder.path(), &["replay", "same.json"]);
     assert_eq!(same.code, Some(0), "{}", same.err);

@@ -59,7 +59,8 @@ fn text(file: &str, recorded: &Recorded, differences: &[Difference]) -> String {
         format!("{} differences", differences.len())
     };
     let mut text = format!(
-        "{file}: {verdict}; revision {} at {}, {} placed, {} waiting; recorded by {}, replayed by {CODE}",
+        "{file}: {verdict}; revision {} at {}, {} placed, {} waiting; recorded by {}, replayed by \
+         {CODE}",
         snapshot.revision,
         Time(snapshot.now),
         plan.placements.len(),
@@ -87,7 +88,10 @@ fn text(file: &str, recorded: &Recorded, differences: &[Difference]) -> String {
 }
 
 fn value(file: &str, recorded: &Recorded, differences: &[Difference]) -> Value {
-    let difference = |each: &Difference| json!({"what": each.what, "recorded": each.recorded, "here": each.here});
+    let difference = |each: &Difference| {
+        let (what, recorded) = (&each.what, &each.recorded);
+        json!({"what": what, "recorded": recorded, "here": each.here})
+    };
     json!({
         "file": file,
         "equal": differences.is_empty(),
