@@ -528,8 +528,6 @@ impl Decider {
         for violation in &violations {
             tracing::error!(?violation, "the plan breaks an invariant: thrown away");
             self.options.metrics.violations.inc();
-        }
-        if !violations.is_empty() {
             plan.placements.clear();
         }
         plan
