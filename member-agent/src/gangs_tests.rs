@@ -147,8 +147,10 @@ fn sightings() -> Vec<Option<GangSeen>> {
     let mut all = vec![None];
     for first in &phases {
         for second in &phases {
-            for stopping in [false, true] {
-                all.push(Some(seen(2, stopping, &[first.clone(), second.clone()])));
+            for (stopping, complete) in [(false, false), (false, true), (true, false), (true, true)]
+            {
+                let whole = seen(2, stopping, &[first.clone(), second.clone()]);
+                all.push(Some(GangSeen { complete, ..whole }));
             }
         }
     }
@@ -435,4 +437,70 @@ fn only_what_may_lose_members_shrinks() {
     let crashed = decide(&of_least(1), &[failed(3), broken_pod()]);
     let end = crashed.verdict.map(|verdict| verdict.end);
     assert_eq!(end, Some(End::Failed(Failure::ExitCode)));
+}
+
+#[test]
+fn a_bind_that_another_life_left_half_done_is_undone_and_made_again() {
+    let half = GangSeen {
+        complete: false,
+        ..seen(2, false, &[PodPhase::Pending, PodPhase::Pending])
+    };
+    let sight = Sight {
+        own: Some(&half),
+        ..Sight::default()
+    };
+    let mut gang = gang(Desired::Run, Phase::Waiting);
+    let turn = step(&gang, &sight, TIMES[0]);
+    assert_eq!(turn.phase, Phase::PlaceAgain);
+    let grace = gang.record.grace;
+    assert_eq!(turn.actions, [Action::Stop(key(2), grace)]);
+    apply(&mut gang, &turn);
+    let gone = Sight {
+        gone: true,
+        ..Sight::default()
+    };
+    let turn = step(&gang, &gone, TIMES[0]);
+    assert_eq!(
+        (turn.phase, turn.actions),
+        (Phase::Waiting, vec![Action::Place])
+    );
+    gang.phase = Phase::Binding;
+    let turn = step(&gang, &sight, TIMES[0]);
+    assert_eq!(turn.phase, Phase::Binding, "this life's own goes on");
+}
+
+#[test]
+fn a_leader_that_ends_well_ends_the_gang() {
+    let mut own = seen(2, false, &[PodPhase::Succeeded, PodPhase::Running]);
+    let gang = gang(Desired::Run, Phase::Live);
+    let verdict = |own: &GangSeen| {
+        let own = Some(own);
+        let sight = Sight {
+            own,
+            ..Sight::default()
+        };
+        step(&gang, &sight, TIMES[0])
+    };
+    assert_eq!(verdict(&own).verdict, None, "every pod must");
+    own.terms.success = Success::Leader {
+        role: "worker".to_owned(),
+    };
+    let turn = verdict(&own);
+    assert_eq!(turn.verdict.expect("over").end, End::Succeeded);
+    assert_eq!(turn.ended, None, "the other one runs");
+    assert_eq!(turn.actions, [Action::Stop(key(2), gang.record.grace)]);
+}
+
+#[test]
+fn a_lost_node_ends_a_gang_that_is_not_proved_over() {
+    let own = seen(2, false, &[PodPhase::Running, broken_pod()]);
+    let gang = gang(Desired::Run, Phase::Live);
+    let sight = Sight {
+        own: Some(&own),
+        ..Sight::default()
+    };
+    let turn = step(&gang, &sight, TIMES[0]);
+    let verdict = turn.verdict.expect("it cannot go on");
+    assert_eq!(verdict.end, End::Failed(Failure::NodeLost));
+    assert_eq!(turn.ended, None);
 }

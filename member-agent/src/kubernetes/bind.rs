@@ -31,6 +31,12 @@ pub(super) struct Made {
 
 impl KubernetesBackend {
     pub(super) async fn bind_gang(&self, order: &GangOrder) -> Result<(), BackendError> {
+        if order.workload.origin.is_some() {
+            return Err(BackendError::Unsupported {
+                backend: "kubernetes",
+                what: "bind pods that others made",
+            });
+        }
         let gang = order.key.gang;
         let namespace = order.terms.namespace.as_str();
         self.settle_in(gang, namespace);

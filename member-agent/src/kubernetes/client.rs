@@ -66,6 +66,10 @@ pub(super) fn trouble(error: &kube::Error) -> Trouble {
         // controller has not made yet: nothing that the job's author could mend.
         (403, _) if is_passing(&message) => Trouble::Away(message),
         (400 | 403 | 413 | 422, _) => Trouble::Refused(message),
+        // How server-side apply tells of a field that there is not, or a list with a key twice.
+        (500, _) if message.contains("failed to create typed patch object") => {
+            Trouble::Refused(message)
+        }
         _ => Trouble::Away(format!("{} {}: {message}", status.code, status.reason)),
     }
 }
@@ -290,6 +294,11 @@ mod tests {
             "admission webhook \"policy.example\" denied the request: no",
         );
         refused(403, "pods \"x\" is forbidden: exceeded quota: gpus");
+        refused(
+            500,
+            "failed to create typed patch object (ml/x; /v1, Kind=Pod): \
+             .spec.tolerationz: field not declared in schema",
+        );
         refused(400, "unknown field \"spec.containrs\"");
         let away = |code, message: &str| {
             assert!(

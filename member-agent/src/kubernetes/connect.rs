@@ -9,7 +9,7 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 use meridian_api::units::Millis;
 use meridian_runtime::Clock;
 
-use super::inventory::{FlavorError, FlavorTable};
+use super::inventory::{BadInventoryConfig, FlavorError, FlavorTable};
 use super::{Hook, KubernetesOptions, REQUEST_LIMIT};
 use crate::config::{ConfigError, KubernetesConfig, read};
 
@@ -30,6 +30,9 @@ pub enum ConnectError {
     /// The client cannot be made, as with a certificate that is none.
     #[error("no client can be made from these credentials")]
     Client(#[source] kube::Error),
+    /// The inventory is described wrongly.
+    #[error("kubernetes.inventory is wrong")]
+    Inventory(#[from] BadInventoryConfig),
     /// The table of flavors cannot be read.
     #[error(transparent)]
     Unreadable(#[from] ConfigError),
@@ -48,6 +51,7 @@ pub async fn options(
     config: &KubernetesConfig,
     clock: Clock,
 ) -> Result<KubernetesOptions, ConnectError> {
+    config.inventory.check()?;
     let connection = match &config.kubeconfig {
         Some(path) => by_file(path.clone(), config.context.clone()).await?,
         None => kube::Config::incluster().map_err(ConnectError::NotInCluster)?,

@@ -27,6 +27,7 @@ mod gate;
 mod hosts;
 mod index;
 pub mod inventory;
+mod logs;
 mod manifest;
 pub mod names;
 mod options;
@@ -41,7 +42,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::FutureExt as _;
+use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use meridian_api::ids::GangId;
@@ -53,7 +56,7 @@ pub use options::{
 };
 
 use crate::backend::{
-    BackendError, ClusterBackend, GangKey, GangOrder, GangSeen, Observation, Stopped,
+    BackendError, ClusterBackend, GangKey, GangOrder, GangSeen, LogQuery, Observation, Stopped,
 };
 use client::{Cluster, Trouble};
 use index::Index;
@@ -218,5 +221,13 @@ impl ClusterBackend for KubernetesBackend {
 
     async fn stop(&self, key: GangKey, grace: Millis) -> Result<Stopped, BackendError> {
         Ok(self.stop_gang(key, grace).await?)
+    }
+
+    async fn logs(
+        &self,
+        key: GangKey,
+        query: LogQuery,
+    ) -> Result<BoxStream<'static, Result<Bytes, BackendError>>, BackendError> {
+        self.read_logs(key, query).await
     }
 }
