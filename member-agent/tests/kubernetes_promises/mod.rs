@@ -442,7 +442,7 @@ pub(crate) async fn a_pod_removed_by_hand_is_missed(cluster: &Cluster) {
 /// A job's namespace is made when the agent may.
 pub(crate) async fn a_namespace_is_made_when_it_may_be(cluster: &Cluster) {
     let mut order = order(key(0, 1), 8, &TWO, plain());
-    order.terms.namespace = "fresh".to_owned();
+    "fresh".clone_into(&mut order.terms.namespace);
     let strict = KubernetesBackend::new(KubernetesOptions {
         create_namespaces: false,
         ..cluster.options.clone()
