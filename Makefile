@@ -4,7 +4,7 @@
 #   make test    every test, against the real etcd and kubectl (sets itself up)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster check bench build simulate simulate-trace setup
+.PHONY: help demo demo-kubernetes test test-cluster check bench build simulate simulate-trace setup
 
 # The real tools, as e2e/setup.sh builds them, or brought along; tests read these two names.
 tool = $(or $(if $(KUBEBUILDER_ASSETS),$(wildcard $(KUBEBUILDER_ASSETS)/$(1))),$\
@@ -25,6 +25,10 @@ test: setup ## every test of the workspace
 test-cluster: setup ## a real member cluster until Ctrl-C: ARGS="--nodes 2 --fake-nodes 100"
 	cargo build -p meridian-e2e --bin meridian-trainer --bin meridian-test-cluster
 	target/debug/meridian-test-cluster $(ARGS)
+
+demo-kubernetes: setup ## a hub, an agent and a gang on four real nodes, until Ctrl-C
+	cargo build -p meridian-e2e --bins
+	target/debug/meridian-test-cluster --hub --no-scheduler --nodes 4 $(ARGS)
 
 check: ## format, lints and documentation, all without a warning
 	@e2e/setup.sh build

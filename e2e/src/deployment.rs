@@ -8,6 +8,7 @@ mod command;
 mod evidence;
 mod jobs;
 mod joining;
+mod kubernetes;
 mod submitter;
 
 use std::net::SocketAddrV4;
@@ -175,7 +176,16 @@ impl Deployment {
     /// When that does not happen in time.
     pub async fn start(plan: DeploymentPlan) -> Self {
         let mut deployment = Self::of_hubs(&plan).await;
-        let fleet = deployment.file("fleet.yaml", &fleet_document());
+        deployment.declare().await;
+        deployment.start_agent(CLUSTER, plan.hosts);
+        let gpus = u64::from(plan.hosts) * GPUS_PER_HOST;
+        deployment.gpus_counted(gpus).await;
+        deployment
+    }
+
+    /// Declares region, cluster, the default classes and tenants.
+    async fn declare(&self) {
+        let fleet = self.file("fleet.yaml", &fleet_document());
         let defaults = Self::defaults();
         let files = [
             fleet.clone(),
@@ -186,11 +196,7 @@ impl Deployment {
         for file in &files {
             arguments.extend(["-f".to_owned(), file.display().to_string()]);
         }
-        deployment.meridian(arguments).await.succeeded();
-        deployment.start_agent(CLUSTER, plan.hosts);
-        let gpus = u64::from(plan.hosts) * GPUS_PER_HOST;
-        deployment.gpus_counted(gpus).await;
-        deployment
+        self.meridian(arguments).await.succeeded();
     }
 
     /// Only the hubs of a plan, with nothing in their store.

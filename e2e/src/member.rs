@@ -36,7 +36,7 @@ pub use self::fake_nodes::{
 };
 pub use self::image::TRAINER_IMAGE;
 pub use self::node::RealNode;
-pub use self::pods::{TrainerPod, bind, heartbeat_volume};
+pub use self::pods::{TrainerPod, bind, trainer_spec};
 
 use self::control_plane::ControlPlane;
 use self::fake_nodes::FakeNodes;
@@ -194,10 +194,10 @@ impl Default for MemberOptions {
     }
 }
 
-/// The label of a node's block.
-pub const BLOCK_LABEL: &str = "topology.meridian.dev/block";
+/// The label of a node's block, as topograph writes it.
+pub const BLOCK_LABEL: &str = "network.topology.nvidia.com/spine";
 /// The label of a node's rack.
-pub const RACK_LABEL: &str = "topology.meridian.dev/rack";
+pub const RACK_LABEL: &str = "network.topology.nvidia.com/leaf";
 
 impl MemberOptions {
     /// Labels of the node at that position, counted over real and fake ones.
@@ -335,7 +335,7 @@ impl MemberCluster {
     }
 
     /// The folder, the same on every real node, in which trainers write down that they run. Pods
-    /// mount it with [`heartbeat_volume`].
+    /// of [`trainer_spec`] mount it.
     #[must_use]
     pub fn heartbeats(&self) -> PathBuf {
         self.place.heartbeats()

@@ -5,9 +5,11 @@
 use anyhow::Context as _;
 use clap::Parser;
 use meridian_api::units::Millis;
+use meridian_e2e::deployment::{CLUSTER, Deployment, JobBuilder, NAMESPACE};
 use meridian_e2e::member::{MemberCluster, MemberOptions, Scheduling, TrainerPod};
 use meridian_e2e::tools::Tool;
 use meridian_runtime::Clock;
+use serde_json::json;
 
 /// Starts a member cluster on this machine and keeps it until Ctrl-C.
 #[derive(Debug, Parser)]
@@ -28,6 +30,9 @@ struct Arguments {
     /// Starts no scheduler: pods wait for somebody who binds them.
     #[arg(long)]
     no_scheduler: bool,
+    /// Starts a hub and the cluster's agent too, and a gang of one pod for each real node.
+    #[arg(long)]
+    hub: bool,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -40,6 +45,8 @@ async fn main() -> anyhow::Result<()> {
         fake_nodes: arguments.fake_nodes,
         gpus_per_node: arguments.gpus,
         gpu_resource: arguments.gpu_resource.clone(),
+        // The gang of all real nodes asks for one rack.
+        nodes_per_rack: u16::from(arguments.nodes.max(2)),
         scheduling: if arguments.no_scheduler {
             Scheduling::None
         } else {
@@ -53,10 +60,17 @@ async fn main() -> anyhow::Result<()> {
     };
     let cluster = started.context("the cluster does not start")?;
     describe(&cluster, &arguments, clock.boot().since(begun))?;
+    let fleet = if arguments.hub {
+        Some(Box::pin(gang(&cluster, &arguments)).await)
+    } else {
+        None
+    };
+    println!("Ctrl-C stops it and removes everything");
     tokio::signal::ctrl_c()
         .await
         .context("cannot wait for Ctrl-C")?;
     println!("stopping");
+    drop(fleet);
     cluster.stop().await.context("something is left")
 }
 
@@ -89,6 +103,39 @@ fn describe(cluster: &MemberCluster, arguments: &Arguments, took: Millis) -> any
         "\nwhat really ran is written to {}",
         cluster.heartbeats().display()
     );
-    println!("Ctrl-C stops it and removes everything");
     Ok(())
+}
+
+/// A hub, the cluster's agent, and the job of the README on real containers.
+async fn gang(cluster: &MemberCluster, arguments: &Arguments) -> Deployment {
+    let nodes = u64::from(arguments.nodes) + u64::from(arguments.fake_nodes);
+    let fleet = Deployment::over(cluster, nodes * u64::from(arguments.gpus)).await;
+    let job = JobBuilder::new("first")
+        .pods(u32::from(arguments.nodes), u32::from(arguments.gpus))
+        .trains(cluster, &[])
+        .with(
+            "/spec/topology",
+            json!([{"role": "worker", "required": "rack"}]),
+        );
+    let file = fleet.file("first.yaml", &job.text()).display().to_string();
+    let submitted = fleet.meridian(["submit", "-f", &file]).await;
+    submitted.succeeded();
+    fleet.some_job_is("Running").await;
+    let truth = cluster.truth();
+    println!("\njob {NAMESPACE}/first runs in {CLUSTER}, from what its containers wrote:");
+    for run in truth.runs() {
+        println!(
+            "  rank {} of {}, epoch {}: {}",
+            run.rank, run.world, run.epoch, run.name
+        );
+    }
+    println!("\nexport HUB={}", fleet.hubs[0].url());
+    for command in [
+        format!("kubectl --server $HUB -n {NAMESPACE} describe federatedjob first"),
+        format!("kubectl --kubeconfig $KUBECONFIG -n {NAMESPACE} get pods -o wide"),
+        format!("kubectl --server $HUB -n {NAMESPACE} delete federatedjob first"),
+    ] {
+        println!("{command}");
+    }
+    fleet
 }

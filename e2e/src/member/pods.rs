@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -69,50 +69,45 @@ impl TrainerPod {
     #[must_use]
     pub fn build(&self) -> Pod {
         let asked = json!({&self.resource: self.gpus.to_string()});
-        let mut env: Vec<Value> = vec![
-            field(trainer::POD_UID, "metadata.uid"),
-            field(trainer::POD_NAME, "metadata.name"),
-            json!({"name": trainer::HEARTBEAT_DIR, "value": HEARTBEATS}),
-        ];
-        let variables = self.variables.iter();
-        env.extend(variables.map(|(name, value)| json!({"name": name, "value": value})));
+        let mut spec = trainer_spec(Path::new(&self.heartbeats), &self.variables);
+        spec["containers"][0]["resources"] = json!({"limits": asked});
         let pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": self.name, "annotations": self.annotations},
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 5,
-                "containers": [{
-                    "name": "main",
-                    "image": TRAINER_IMAGE,
-                    "imagePullPolicy": "Never",
-                    "env": env,
-                    "resources": {"limits": asked},
-                    "volumeMounts": [{"name": "heartbeats", "mountPath": HEARTBEATS}],
-                }],
-                "volumes": [heartbeat_volume(Path::new(&self.heartbeats))],
-            },
+            "spec": spec,
         });
         serde_json::from_value(pod).expect("it is written as a pod above")
     }
 }
 
-fn field(name: &str, path: &str) -> Value {
-    json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-}
-
-/// The volume through which a container reaches the cluster's folder of heartbeats.
+/// The spec of a pod that runs the training stand-in, without GPUs. `heartbeats`: the cluster's
+/// folder of them. `variables` go to the trainer: [`trainer`] names them.
 #[must_use]
-pub fn heartbeat_volume(folder: &Path) -> Volume {
-    Volume {
-        name: "heartbeats".to_owned(),
-        host_path: Some(k8s_openapi::api::core::v1::HostPathVolumeSource {
-            path: folder.display().to_string(),
-            type_: Some("Directory".to_owned()),
-        }),
-        ..Volume::default()
-    }
+pub fn trainer_spec(heartbeats: &Path, variables: &BTreeMap<String, String>) -> Value {
+    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let mut env: Vec<Value> = vec![
+        field(trainer::POD_UID, "metadata.uid"),
+        field(trainer::POD_NAME, "metadata.name"),
+        json!({"name": trainer::HEARTBEAT_DIR, "value": HEARTBEATS}),
+    ];
+    let variables = variables.iter();
+    env.extend(variables.map(|(name, value)| json!({"name": name, "value": value})));
+    json!({
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 5,
+        "containers": [{
+            "name": "main",
+            "image": TRAINER_IMAGE,
+            "imagePullPolicy": "Never",
+            "env": env,
+            "volumeMounts": [{"name": "heartbeats", "mountPath": HEARTBEATS}],
+        }],
+        "volumes": [{
+            "name": "heartbeats",
+            "hostPath": {"path": heartbeats, "type": "Directory"},
+        }],
+    })
 }
 
 /// Binds a pod to a node as a scheduler does, whether it fits or not.
