@@ -85,7 +85,10 @@ impl TrainerPod {
 /// folder of them. `variables` go to the trainer: [`trainer`] names them.
 #[must_use]
 pub fn trainer_spec(heartbeats: &Path, variables: &BTreeMap<String, String>) -> Value {
-    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let field = |name: &str, path: &str| {
+        let from = json!({"fieldRef": {"fieldPath": path}});
+        json!({"name": name, "valueFrom": from})
+    };
     let mut env: Vec<Value> = vec![
         field(trainer::POD_UID, "metadata.uid"),
         field(trainer::POD_NAME, "metadata.name"),
