@@ -336,5 +336,5 @@ async fn attach(
     };
     let mut client = AgentServiceClient::new(network::channel(dialer, &hub));
     let answer = client.attach(tokio_stream::iter([hello])).await;
-    status::from_status(&answer.err().expect("refused"))
+    status::from_status(&answer.expect_err("refused"))
 }

@@ -22,7 +22,8 @@ const WITHIN: Millis = Millis::seconds(600);
 /// Streams of one cluster that a hub allows.
 const PER_CLUSTER: usize = 64;
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
+    let spec: Value = spec.into();
     json!({
         "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
         "metadata": {"name": name}, "spec": spec,

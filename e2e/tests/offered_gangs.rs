@@ -25,7 +25,8 @@ const WITHIN: Millis = Millis::seconds(600);
 /// Long enough for a decision that would be wrong to be made and carried out.
 const A_WHILE: Millis = Millis::seconds(120);
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
+    let spec: Value = spec.into();
     json!({
         "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
         "metadata": {"name": name}, "spec": spec,
@@ -112,9 +113,12 @@ async fn until(clock: &Clock, client: &Client, wanted: &[(&str, &str)]) {
             clock.sleep(Millis::seconds(1)).await;
         }
     };
-    if clock.timeout(WITHIN, reached).await.is_err() {
-        panic!("{wanted:?} wanted, there is {:?}", jobs(client).await);
-    }
+    let in_time = clock.timeout(WITHIN, reached).await.is_ok();
+    assert!(
+        in_time,
+        "{wanted:?} wanted, there is {:?}",
+        jobs(client).await
+    );
 }
 
 fn starts(fleet: &Fleet, clock: &Clock) -> usize {

@@ -123,8 +123,9 @@ impl Federation {
     pub(crate) async fn clear(&self, gpus: u64) -> anyhow::Result<()> {
         let client = Client::new(ClientOptions::new(format!("http://{}", self.hub.users())))?;
         let kind = Resource::of::<FederatedJobSpec>();
-        let all = client.list(&kind, Some(NAMESPACE), &ListOptions::default());
-        let names = all.await?.items.into_iter();
+        let all = ListOptions::default();
+        let jobs = client.list(&kind, Some(NAMESPACE), &all).await?;
+        let names = jobs.items.into_iter();
         let names = names.filter_map(|job| Some(job["metadata"]["name"].as_str()?.to_owned()));
         let deleted = stream::iter(names).map(|name| {
             let (client, kind) = (&client, &kind);

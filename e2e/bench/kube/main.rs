@@ -57,10 +57,8 @@ fn main() -> anyhow::Result<()> {
             gangs: 750,
         }
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all();
-    // Children die with the thread that starts them: this one.
-    let runtime = { runtime }.build()?;
-    runtime.block_on(run(arguments, size))
+    // The cluster's processes die with the thread that starts them, which is this one.
+    tokio::runtime::Runtime::new()?.block_on(run(arguments, size))
 }
 
 async fn run(arguments: Arguments, size: Size) -> anyhow::Result<()> {
