@@ -521,6 +521,21 @@ fn the_other_kinds_are_checked() {
         &yaml("GPUPool", "{cluster: a, flavor: b, topologyLevels: [rack]}"),
         "must end",
     );
+    let hosts =
+        "{pool: p, flavor: h100, hosts: 2, gpusPerHost: 8, cpu: 64, memory: 1Ti, blocks: 3}";
+    let cluster = format!("{{region: eu, backend: Simulated, simulated: [{hosts}]}}");
+    yaml_refused(&yaml("MemberCluster", &cluster), "3 racks for 2 hosts");
+    let silent = "{region: eu, unreachableAfter: 10m, lostAfter: 60s}";
+    yaml_refused(
+        &yaml("MemberCluster", silent),
+        "is 10m, must be shorter than lostAfter 1m",
+    );
+    let placed = yaml("Region", "{timeZone: UTC}").replace("name: x", "name: x, namespace: y");
+    yaml_refused(&placed, "this kind is in no namespace");
+}
+
+#[test]
+fn prices_are_checked() {
     let prices = |row: &str| yaml("PriceBook", &format!("{{currency: EUR, flavors: [{row}]}}"));
     yaml_refused(
         &prices("{flavor: l4, worth: 0}"),
@@ -537,17 +552,6 @@ fn the_other_kinds_are_checked() {
     );
     let twice = "{flavor: l4, prices: [{region: a, gpuHour: 1}, {region: a, gpuHour: 2}]}";
     yaml_refused(&prices(twice), "have two prices");
-    let hosts =
-        "{pool: p, flavor: h100, hosts: 2, gpusPerHost: 8, cpu: 64, memory: 1Ti, blocks: 3}";
-    let cluster = format!("{{region: eu, backend: Simulated, simulated: [{hosts}]}}");
-    yaml_refused(&yaml("MemberCluster", &cluster), "3 racks for 2 hosts");
-    let silent = "{region: eu, unreachableAfter: 10m, lostAfter: 60s}";
-    yaml_refused(
-        &yaml("MemberCluster", silent),
-        "is 10m, must be shorter than lostAfter 1m",
-    );
-    let placed = yaml("Region", "{timeZone: UTC}").replace("name: x", "name: x, namespace: y");
-    yaml_refused(&placed, "this kind is in no namespace");
 }
 
 #[test]

@@ -405,7 +405,7 @@ async fn agents_that_do_not_belong_are_told_why() {
         (
             Some(Body::Hello(future)),
             Code::FailedPrecondition,
-            "98 to 99, this hub 1 to 1",
+            "98 to 99, this hub 1 to 2",
         ),
         (
             Some(Body::Hello(hello("nowhere"))),

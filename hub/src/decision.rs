@@ -85,9 +85,10 @@ pub(crate) fn regrade_change(
     let key = keys::placement(held.gang);
     Some(Change {
         subject: Subject::Gang(held.gang),
-        why: Operation::CommitDecision,
+        why: Operation::CommitLedger,
         compares: vec![
             Compare::ModRevision(keys::policy_head(), snapshot.policy_head),
+            Compare::ModRevision(keys::ledger_head(), model.ledger_head()),
             Compare::ModRevision(key.clone(), stored.revision),
         ],
         ops: vec![put(key, record.to_json())],

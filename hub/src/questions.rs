@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::explanations::{Explained, blocker, headline};
 use crate::model::{Job, Model, Situation};
-use crate::placement::PlacedRole;
+use crate::placement::{PlacedRole, PlacementRecord};
 use crate::sessions::LogTarget;
 
 /// Questions waiting for the model. Each is answered in microseconds to milliseconds between
@@ -280,22 +280,7 @@ fn logs(
     };
     let record = row.record.as_ref();
     let mut query = query.unwrap_or_default();
-    let named = |role: &&PlacedRole| query.role.is_empty() || role.name == query.role;
-    let Some(role) = record.roles.iter().find(named) else {
-        let names: Vec<&str> = record.roles.iter().map(|role| role.name.as_str()).collect();
-        let (role, names) = (&query.role, names.join(", "));
-        return Err(wrong(format!(
-            "{what} has no role {role:?}: it has {names}"
-        )));
-    };
-    if query.rank >= role.pods {
-        let (rank, last) = (query.rank, role.pods.saturating_sub(1));
-        let name = &role.name;
-        return Err(wrong(format!(
-            "role {name} of {what} has no rank {rank}: 0 to {last}"
-        )));
-    }
-    query.role.clone_from(&role.name);
+    query.role = queried_role(record, &query).map_err(|why| wrong(format!("{what} {why}")))?;
     let cluster = model.fleet.clusters.get(&record.cluster);
     let heard = cluster.map(|cluster| cluster.contact(situation.boot, situation.terms));
     match heard {
@@ -313,6 +298,22 @@ fn logs(
             Err(ApiError::new(ErrorCode::ClusterUnreachable, message).help(help))
         }
     }
+}
+
+/// The role that a query is about, by name; an error says what of it the gang has not.
+fn queried_role(record: &PlacementRecord, query: &v1::LogQuery) -> Result<String, String> {
+    let named = |role: &&PlacedRole| query.role.is_empty() || role.name == query.role;
+    let Some(role) = record.roles.iter().find(named) else {
+        let names: Vec<&str> = record.roles.iter().map(|role| role.name.as_str()).collect();
+        let (role, names) = (&query.role, names.join(", "));
+        return Err(format!("has no role {role:?}: it has {names}"));
+    };
+    if query.rank >= role.pods {
+        let (rank, last) = (query.rank, role.pods.saturating_sub(1));
+        let name = &role.name;
+        return Err(format!("has no rank {rank} in role {name}: 0 to {last}"));
+    }
+    Ok(role.name.clone())
 }
 
 fn reason(blocker: &Blocker) -> v1::Reason {

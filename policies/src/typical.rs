@@ -1,4 +1,4 @@
-//! Typical shapes: what the fleet's pods usually ask for, and how much free room they could not use.
+//! Typical shapes: what the fleet's pods usually ask for, and the free room they could not use.
 //!
 //! Owns the measure of fragmentation: the GPUs of a host that are free and yet of no use to the
 //! pods that are likely to come, after "Beware of Fragmentation" (Weng et al., ATC 2023). All in
@@ -11,8 +11,8 @@ use meridian_api::units::{MilliGpus, Resources};
 /// Weights of all shapes together.
 const WEIGHT: u64 = 1000;
 
-/// Shapes that count. Popularity falls off steeply (35 kinds make up 95 % of the pods of the paper's
-/// trace), and each is looked at for each kind of host.
+/// Shapes that count. Popularity falls off steeply (35 kinds make up 95 % of the pods of the
+/// paper's trace), and each is looked at for each kind of host.
 const MOST_SHAPES: usize = 16;
 
 /// Kinds of pods that are counted: the differing requests of a fleet, twenty times over. Further

@@ -363,6 +363,8 @@ pub enum Operation {
     WatchModel,
     /// One decision under the leader's fence.
     CommitDecision,
+    /// Writes down whose quota a placement stands on.
+    CommitLedger,
     /// Change of a placement that an agent reported, under the leader's fence.
     CommitReport,
     /// Campaign for and observation of leadership.

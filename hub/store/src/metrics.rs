@@ -74,6 +74,7 @@ impl Operation {
             Self::LoadModel => "load_model",
             Self::WatchModel => "watch_model",
             Self::CommitDecision => "commit_decision",
+            Self::CommitLedger => "commit_ledger",
             Self::CommitReport => "commit_report",
             Self::Elect => "elect",
             Self::RenewLease => "renew_lease",

@@ -225,7 +225,8 @@ proptest! {
             Replacement::Restart(Err(failure)) => {
                 let mut rest = open.clone();
                 rest[lost].ready = false;
-                let again = place(&levels, &rest, &gang, &gang.least()).map_err(|it| it.to_string());
+                let again = place(&levels, &rest, &gang, &gang.least());
+                let again = again.map_err(|it| it.to_string());
                 prop_assert_eq!(again, Err(failure.to_string()));
             }
         }

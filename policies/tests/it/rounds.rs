@@ -72,7 +72,8 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Vec<Vec<Shape>> {
     pools
 }
 
-/// Hosts for the smallest size of a gang with one role and no level or slice, first come first served.
+/// Hosts for the smallest size of a gang with one role and no level or slice, first come, first
+/// served.
 fn first_come(shapes: &[Shape], role: &RoleShape) -> Option<Vec<Take>> {
     let mut missing = role.min;
     let mut takes = Vec::new();
