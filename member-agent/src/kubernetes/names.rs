@@ -35,7 +35,7 @@ pub const TENANT: &str = "meridian.dev/tenant";
 pub const CLASS: &str = "meridian.dev/class";
 /// Label: pool.
 pub const POOL: &str = "meridian.dev/pool";
-/// Annotation of a pod: what it is, as JSON ([`super::record::Slip`]).
+/// Annotation of a pod: what it is, as JSON (a `Slip` of `record`).
 pub const SLIP: &str = "meridian.dev/member";
 /// Annotation of a pod: members of its gang, which a resize changes.
 pub const WORLD_SIZE: &str = "meridian.dev/world-size";
