@@ -76,14 +76,11 @@ async fn run(arguments: Arguments, size: Size) -> anyhow::Result<()> {
     let pods = size.gangs * PODS;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for turn in 0..arguments.runs {
-        let side = side(&cluster, pods, async |watch| {
-            federation.submit(turn, size.gangs).await?;
-            watch.bound(pods).await
-        });
-        ours.push(side.await?);
+        let submit = federation.submit(turn, size.gangs);
+        ours.push(side(&cluster, pods, submit).await?);
         federation.clear(gpus).await?;
-        let side = side_of_peer(&cluster, turn, pods);
-        theirs.push(side.await?);
+        let create = peer::create(&cluster, turn, pods);
+        theirs.push(side(&cluster, pods, create).await?);
         peer::clear(&cluster).await?;
         println!(
             "run {}: {} gangs bound in {:.0} ms, {pods} single pods by kube-scheduler in {:.0} ms",
@@ -99,24 +96,17 @@ async fn run(arguments: Arguments, size: Size) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn side_of_peer(cluster: &MemberCluster, turn: usize, pods: usize) -> anyhow::Result<Side> {
-    side(cluster, pods, async |watch| {
-        peer::create(cluster, turn, pods).await?;
-        watch.bound(pods).await
-    })
-    .await
-}
-
 /// Times one side and judges what it did.
 async fn side(
     cluster: &MemberCluster,
     pods: usize,
-    work: impl AsyncFnOnce(&mut Pods) -> anyhow::Result<()>,
+    work: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<Side> {
     let mut watch = Pods::watch(cluster.client()).await?;
     let (server, own) = (server_cpu(cluster).await?, own_cpu());
     let stopwatch = Stopwatch::start();
-    work(&mut watch).await?;
+    // At once: the API server ends the watch of who does not read it.
+    tokio::try_join!(work, watch.bound(pods))?;
     let bound_ms = stopwatch.millis();
     let side = Side {
         bound_ms,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
@@ -25,7 +25,10 @@ type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<Pod>>> + Send>>;
 
 /// A watch of pods, and where each is bound.
 pub(crate) struct Pods {
+    api: Api<Pod>,
     events: Events,
+    /// Version of the newest event.
+    seen: String,
     nodes: BTreeMap<String, (String, Option<String>)>,
 }
 
@@ -39,12 +42,11 @@ impl Pods {
             "{} pods are left",
             present.items.len()
         );
-        let from = present.metadata.resource_version.unwrap_or_default();
-        // The API server ends a watch after five minutes unless it is asked for longer.
-        let parameters = WatchParams::default().timeout(294);
-        let events = api.watch(&parameters, &from).await?;
+        let seen = present.metadata.resource_version.unwrap_or_default();
         Ok(Self {
-            events: Box::pin(events),
+            events: Box::pin(api.watch(&WatchParams::default(), &seen).await?),
+            api,
+            seen,
             nodes: BTreeMap::new(),
         })
     }
@@ -53,8 +55,15 @@ impl Pods {
     pub(crate) async fn bound(&mut self, pods: usize) -> anyhow::Result<()> {
         let all = async {
             while self.nodes.len() < pods {
-                let event = self.events.next().await.context("the watch ended")??;
-                self.take(event)?;
+                match self.events.next().await {
+                    Some(event) => self.take(event?)?,
+                    // The API server ends a watch when it likes: it goes on from there.
+                    None => {
+                        let parameters = WatchParams::default();
+                        let again = self.api.watch(&parameters, &self.seen).await?;
+                        self.events = Box::pin(again);
+                    }
+                }
             }
             anyhow::Ok(())
         };
@@ -64,6 +73,7 @@ impl Pods {
     fn take(&mut self, event: WatchEvent<Pod>) -> anyhow::Result<()> {
         match event {
             WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+                self.seen = pod.metadata.resource_version.unwrap_or_default();
                 let name = pod.metadata.name.unwrap_or_default();
                 let gang = pod
                     .metadata
