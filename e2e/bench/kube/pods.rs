@@ -55,14 +55,13 @@ impl Pods {
     pub(crate) async fn bound(&mut self, pods: usize) -> anyhow::Result<()> {
         let all = async {
             while self.nodes.len() < pods {
-                match self.events.next().await {
-                    Some(event) => self.take(event?)?,
+                if let Some(event) = self.events.next().await {
+                    self.take(event?)?;
+                } else {
                     // The API server ends a watch when it likes: it goes on from there.
-                    None => {
-                        let parameters = WatchParams::default();
-                        let again = self.api.watch(&parameters, &self.seen).await?;
-                        self.events = Box::pin(again);
-                    }
+                    let parameters = WatchParams::default();
+                    let again = self.api.watch(&parameters, &self.seen).await?;
+                    self.events = Box::pin(again);
                 }
             }
             anyhow::Ok(())
