@@ -119,8 +119,9 @@ async fn a_gang_is_bound_whole_and_leaves_nothing() {
     // Ranks and rendezvous are in each container's environment, and the same for both.
     let mut leaders = Vec::new();
     for run in &runs {
-        let said = world.pods().logs(&run.name, &LogParams::default()).await;
-        let said = said.expect("the kubelet gives logs");
+        // A container runs a moment before its kubelet has heard of it.
+        let logs = async || world.pods().logs(&run.name, &LogParams::default()).await.ok();
+        let said = world.fleet.until("the kubelet gives logs", LONG, logs).await;
         let value = |name: &str| {
             let line = said.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_else(|| panic!("no {name} in {said}"))
