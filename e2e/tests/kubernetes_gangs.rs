@@ -120,8 +120,17 @@ async fn a_gang_is_bound_whole_and_leaves_nothing() {
     let mut leaders = Vec::new();
     for run in &runs {
         // A container runs a moment before its kubelet has heard of it.
-        let logs = async || world.pods().logs(&run.name, &LogParams::default()).await.ok();
-        let said = world.fleet.until("the kubelet gives logs", LONG, logs).await;
+        let logs = async || {
+            world
+                .pods()
+                .logs(&run.name, &LogParams::default())
+                .await
+                .ok()
+        };
+        let said = world
+            .fleet
+            .until("the kubelet gives logs", LONG, logs)
+            .await;
         let value = |name: &str| {
             let line = said.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_else(|| panic!("no {name} in {said}"))

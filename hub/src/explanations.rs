@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use meridian_api::ids::{GangId, Revision, Uid};
-use meridian_api::kinds::federated_job::status::{Blocker, MAX_BLOCKERS_SHOWN};
-use meridian_api::quantity::GpuQuantity;
+use meridian_api::kinds::federated_job::status::{Blocker, EstimatedStart, MAX_BLOCKERS_SHOWN};
+use meridian_api::quantity::{GpuQuantity, Time};
 use meridian_api::reasons::Reason;
 use meridian_api::units::UnixMillis;
-use meridian_policies::model::{Cause, Plan, Snapshot};
+use meridian_policies::model::{Cause, Estimate, Plan, Snapshot};
 use serde_json::{Value, json};
 
 use crate::model::Trouble;
@@ -28,6 +28,8 @@ pub(crate) struct Explained {
     pub(crate) queue: Vec<GangId>,
     /// Why each waits, and its place in the queue, from 1.
     pub(crate) of: BTreeMap<GangId, (u32, Arc<Vec<Blocker>>)>,
+    /// When each may start, where that can be said.
+    pub(crate) starts: BTreeMap<GangId, Estimate>,
 }
 
 impl Explained {
@@ -47,6 +49,9 @@ impl Explained {
                 Arc::new(shown.map(|cause| blocker(snapshot, cause)).collect())
             });
             explained.push(gang, Arc::clone(blockers));
+            explained
+                .starts
+                .extend(left.start.map(|start| (gang, start)));
         }
         for (gang, trouble) in troubled {
             let blocker = Blocker {
@@ -67,6 +72,21 @@ impl Explained {
         self.queue.push(gang);
         let position = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
         self.of.insert(gang, (position, blockers));
+    }
+
+    /// When the first of a job's gangs may start.
+    #[must_use]
+    pub(crate) fn start_of_job(&self, job: Uid) -> Option<EstimatedStart> {
+        let all = GangId { job, index: 0 }..=GangId {
+            job,
+            index: u32::MAX,
+        };
+        let starts = self.starts.range(all).map(|(_, start)| start);
+        let start = starts.min_by_key(|start| start.earliest)?;
+        Some(EstimatedStart {
+            earliest: Time(start.earliest),
+            latest: start.latest.map(Time),
+        })
     }
 
     /// The first waiting gang of a job: its place and why it waits.
@@ -165,6 +185,9 @@ impl Explanations {
         }
         if let Some(position) = position {
             status.insert("position".to_owned(), json!(position));
+        }
+        if let Some(start) = explained.start_of_job(uid) {
+            status.insert("estimatedStart".to_owned(), json!(start));
         }
         if !blockers.is_empty() {
             status.insert("blockers".to_owned(), json!(blockers));

@@ -218,6 +218,13 @@ impl PlacementRecord {
         }
     }
 
+    /// When it has ended at the latest: its agent stops what runs longer than it may.
+    #[must_use]
+    pub fn ends(&self) -> Option<UnixMillis> {
+        let from = self.started.unwrap_or(self.decided);
+        self.max_runtime.map(|most| from.after(most))
+    }
+
     /// Pods per role.
     #[must_use]
     pub fn pods(&self) -> Vec<u32> {

@@ -19,18 +19,21 @@ use crate::model::{
     Waiting, WaitingIx,
 };
 use crate::quota::{Bound, Reach, gpus_per_job};
+use crate::slots::{Mask, Slot};
+use crate::starts::Starts;
 
 /// Says for each of `left` why it waits; keeps their order.
-pub(crate) fn explain(round: &Round<'_>, left: &[WaitingIx]) -> Vec<Unplaced> {
-    let mut by_kind: BTreeMap<u32, Vec<Cause>> = BTreeMap::new();
+pub(crate) fn explain(round: &mut Round<'_>, left: &[WaitingIx]) -> Vec<Unplaced> {
+    let mut by_kind: BTreeMap<(u32, Mask), Vec<Cause>> = BTreeMap::new();
+    let mut starts = Starts::new(round.snapshot);
     let mut rooms = Rooms::new();
     let mut unplaced = Vec::with_capacity(left.len());
     for &ix in left {
         let gang = round.gang(ix);
-        let kind = round.kinds[ix.index()];
+        let mask = round.mask(ix, Reach::Borrowing);
         let shared = by_kind
-            .entry(kind)
-            .or_insert_with(|| of_kind(round, ix, &mut rooms));
+            .entry((round.kinds[ix.index()], mask))
+            .or_insert_with(|| of_kind(round, ix, mask, &mut rooms));
         let mut reasons = Vec::with_capacity(shared.len() + 1);
         if gang.suspended {
             reasons.push(plain(Reason::Suspended, "suspended by a person".to_owned()));
@@ -46,9 +49,11 @@ pub(crate) fn explain(round: &Round<'_>, left: &[WaitingIx]) -> Vec<Unplaced> {
                 "not looked at yet".to_owned(),
             ));
         }
+        let start = starts.of(round, ix, &reasons);
         unplaced.push(Unplaced {
             waiting: ix,
             reasons,
+            start,
         });
     }
     unplaced
@@ -65,11 +70,14 @@ fn plain(reason: Reason, message: String) -> Cause {
 }
 
 /// All that keeps gangs like this one, sorted; without what depends on the one job.
-fn of_kind(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> {
+fn of_kind(round: &mut Round<'_>, ix: WaitingIx, mask: Mask, rooms: &mut Rooms) -> Vec<Cause> {
     let gang = round.gang(ix);
     let mut causes = quota(round, gang);
+    if causes.is_empty() {
+        causes.extend(kept_quota(round, gang, mask));
+    }
     causes.extend(per_job(round, gang));
-    causes.extend(of_places(round, ix, rooms));
+    causes.extend(of_places(round, ix, mask, rooms));
     causes.sort();
     causes.dedup();
     causes
@@ -137,6 +145,78 @@ fn quota(round: &Round<'_>, gang: &Waiting) -> Vec<Cause> {
         causes.extend(budget(round, gang));
     }
     causes
+}
+
+/// Quota that the gang would have, if it were not kept for those before it.
+fn kept_quota(round: &mut Round<'_>, gang: &Waiting, mask: Mask) -> Option<Cause> {
+    let need = gang.shape.demand(&gang.shape.least());
+    round.keep_quota(mask);
+    let places = places(round.snapshot, gang);
+    let short = |place: &Place| {
+        let passed = round
+            .ledger
+            .passed(gang.tenant, *place, Reach::Borrowing, need);
+        passed.first().copied()
+    };
+    let bounds: Vec<_> = places.iter().map(short).collect();
+    round.give_back_quota(mask);
+    let bound = bounds
+        .into_iter()
+        .collect::<Option<Vec<_>>>()?
+        .first()
+        .copied()?;
+    let slot = round.bound(mask).map(|(_, slot)| slot).next()?;
+    let cause = quota_cause(round, gang, Reason::ReservedForOthers, need, &bound);
+    let message = format!(
+        "{}, with what is kept for {}",
+        cause.message,
+        slot_words(round, slot)
+    );
+    Some(Cause { message, ..cause })
+}
+
+/// Room that the gang would have in the pool, if slots did not keep it.
+fn kept(round: &Round<'_>, ix: WaitingIx, pool: PoolIx, mask: Mask) -> Option<Cause> {
+    let gang = &round.gang(ix).shape;
+    let source = &round.snapshot.pools[pool.index()];
+    let seen = round.seen(pool, mask);
+    let (_, slot) = round.kept_in(pool, mask).next()?;
+    if fit(&source.levels, &seen, gang, &gang.least()).is_some() {
+        return None;
+    }
+    let amounts = Amounts {
+        need: gang.gpus(&gang.least()),
+        free: crate::shapes::free(&seen).gpus,
+        limit: crate::shapes::free(&round.pools[pool.index()].shapes).gpus,
+    };
+    let message = format!(
+        "pool {}: {} of {} free GPUs are kept for {}; what ends before that may run",
+        source.name,
+        amount(amounts.limit.saturating_sub(amounts.free)),
+        amount(amounts.limit),
+        slot_words(round, slot),
+    );
+    Some(Cause {
+        reason: Reason::ReservedForOthers,
+        cluster: Some(source.cluster),
+        flavor: Some(source.flavor),
+        amounts: Some(amounts),
+        message,
+    })
+}
+
+/// Whose slot it is, how large, and when it is due.
+fn slot_words(round: &Round<'_>, slot: &Slot) -> String {
+    let owner = round.gang(slot.owner);
+    let wait = slot.start.earliest.since(round.snapshot.now);
+    let minutes = wait.0.div_ceil(60_000);
+    format!(
+        "{} gang {}, which takes {} on {} hosts in {minutes} min at the earliest",
+        owner.job,
+        owner.gang.index,
+        cards(slot.need.gpus),
+        slot.host_count(),
+    )
 }
 
 fn budget(round: &Round<'_>, gang: &Waiting) -> Option<Cause> {
@@ -211,7 +291,7 @@ fn quota_cause(
 
 /// What keeps it out of each cluster that it allows. A pool that could not hold it even when
 /// empty is mentioned only when none could.
-fn of_places(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> {
+fn of_places(round: &Round<'_>, ix: WaitingIx, mask: Mask, rooms: &mut Rooms) -> Vec<Cause> {
     let (snapshot, gang) = (round.snapshot, round.gang(ix));
     let mut causes = Vec::new();
     let (mut allowed, mut candidates, mut holding) = (0_usize, Vec::new(), 0_usize);
@@ -243,7 +323,10 @@ fn of_places(round: &Round<'_>, ix: WaitingIx, rooms: &mut Rooms) -> Vec<Cause> 
                     let room = rooms.entry(key).or_insert_with(|| room(round, ix, pool_ix));
                     if let Room::Could(cause) = room {
                         holding += 1;
-                        causes.extend(cause.clone());
+                        match cause {
+                            Some(cause) => causes.push(cause.clone()),
+                            None => causes.extend(kept(round, ix, pool_ix, mask)),
+                        }
                     }
                 }
             }

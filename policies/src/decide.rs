@@ -3,6 +3,7 @@
 //! Owns the walk through the queue: quota, candidates, fit, score, and what a placement leaves for
 //! those after it. Never writes, waits or asks: what is not in the snapshot is not known.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::units::{MilliGpus, Resources};
@@ -21,6 +22,7 @@ use crate::quota::{Ledger, Reach, gpus_per_job};
 use crate::shapes;
 use crate::shares::Shares;
 use crate::sizes::largest;
+use crate::slots::{Mask, Slot, slots, without};
 
 /// Decides one round.
 ///
@@ -30,9 +32,8 @@ use crate::sizes::largest;
 /// others have not used yet may still be asked for in the same turn, so growing into it is left
 /// to resizing.
 ///
-/// A gang that fits nowhere is passed over, and later ones may use the room (backfill): nothing
-/// yet keeps a stream of small gangs from delaying a large one; holding a slot for the oldest
-/// blocked gang is a step of its own.
+/// A gang that fits nowhere is passed over, and later ones may use the room (backfill), apart from
+/// what slots keep for the oldest that wait too long (see `slots`).
 ///
 /// Room and quota only shrink during a round, so a gang that failed once would fail again, and
 /// so would every gang like it: the cost is that of the different gangs, not of all.
@@ -51,6 +52,10 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
                 passed_over.push(ix);
                 continue;
             };
+            if round.close_slot(ix) {
+                // What it kept and did not take is there for others again.
+                failed.clear();
+            }
             queue.charge(round.gang(ix).tenant, round.worth(&placed));
             placements.push(placed);
         }
@@ -58,7 +63,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     }
     // Stable, so each part keeps the order of the queue.
     left.sort_by_key(|ix| round.borrows(*ix));
-    let unplaced = causes::explain(&round, &left);
+    let unplaced = causes::explain(&mut round, &left);
     let regraded = write_rows(snapshot, &mut placements);
     Plan {
         placements,
@@ -109,7 +114,9 @@ pub(crate) struct Round<'a> {
     pub(crate) kinds: Vec<Kind>,
     /// Ordinal of the gang's shape, equal shapes being one.
     pub(crate) shape_of: Vec<u32>,
-    remembered: BTreeMap<(u32, PoolIx), Remembered>,
+    remembered: BTreeMap<(u32, PoolIx, Mask), Remembered>,
+    /// What is kept for the oldest; `None` where the owner has its place.
+    slots: Vec<Option<Slot>>,
 }
 
 impl<'a> Round<'a> {
@@ -123,9 +130,12 @@ impl<'a> Round<'a> {
             }
         };
         let (kinds, shape_of) = kinds(snapshot);
+        let ledger = Ledger::new(snapshot);
+        let slots = slots(snapshot, &ledger, &kinds);
         Self {
             snapshot,
-            ledger: Ledger::new(snapshot),
+            ledger,
+            slots: slots.into_iter().map(Some).collect(),
             pools: snapshot.pools.iter().map(state).collect(),
             open: open_pools(snapshot),
             kinds,
@@ -152,7 +162,7 @@ impl<'a> Round<'a> {
         &mut self,
         ix: WaitingIx,
         reach: Reach,
-        failed: &mut BTreeSet<Kind>,
+        failed: &mut BTreeSet<(Kind, Mask)>,
     ) -> Option<Placed> {
         let gang = self.gang(ix);
         let per_job = gpus_per_job(&self.snapshot.tenants, gang.tenant);
@@ -161,11 +171,15 @@ impl<'a> Round<'a> {
             || per_job.is_some_and(|(_, limit)| gang.job_gpus > limit)
             || self.ledger.job_limit(gang.tenant, gang.gang.job).is_some();
         let kind = self.kinds[ix.index()];
-        if barred || failed.contains(&kind) {
+        let mask = self.mask(ix, reach);
+        if barred || failed.contains(&(kind, mask)) {
             return None;
         }
-        let Some((pool, score, pods, found)) = self.best(ix, reach) else {
-            failed.insert(kind);
+        self.keep_quota(mask);
+        let best = self.best(ix, reach, mask);
+        self.give_back_quota(mask);
+        let Some((pool, score, pods, found)) = best else {
+            failed.insert((kind, mask));
             return None;
         };
         self.commit(ix, pool, &pods, &found);
@@ -181,8 +195,80 @@ impl<'a> Round<'a> {
         })
     }
 
+    /// Slots that the gang must leave alone, one bit each.
+    pub(crate) fn mask(&self, ix: WaitingIx, reach: Reach) -> Mask {
+        let slots = self.slots.iter().enumerate();
+        let binding = slots.filter(|(_, slot)| {
+            slot.as_ref()
+                .is_some_and(|slot| slot.binds(self.snapshot, ix, reach))
+        });
+        binding.fold(0, |mask, (bit, _)| mask | (1 << bit))
+    }
+
+    /// The slots of a mask.
+    pub(crate) fn bound(&self, mask: Mask) -> impl Iterator<Item = (Mask, &Slot)> {
+        let slots = self.slots.iter().enumerate();
+        let slots = slots.filter_map(|(bit, slot)| Some((1 << bit, slot.as_ref()?)));
+        slots.filter(move |(bit, _)| mask & bit != 0)
+    }
+
+    /// The slot of a gang, if it has one.
+    pub(crate) fn slot_of(&self, ix: WaitingIx) -> Option<&Slot> {
+        self.slots.iter().flatten().find(|slot| slot.owner == ix)
+    }
+
+    /// The slots of a mask that keep hosts of a pool.
+    pub(crate) fn kept_in(&self, pool: PoolIx, mask: Mask) -> impl Iterator<Item = (Mask, &Slot)> {
+        self.bound(mask).filter(move |(_, slot)| slot.pool == pool)
+    }
+
+    /// The bits of a mask that matter in a pool.
+    fn bits_in(&self, pool: PoolIx, mask: Mask) -> Mask {
+        self.kept_in(pool, mask)
+            .fold(0, |bits, (bit, _)| bits | bit)
+    }
+
+    pub(crate) fn keep_quota(&mut self, mask: Mask) {
+        for slot in (0..self.slots.len()).filter(|bit| mask & (1 << bit) != 0) {
+            if let Some(slot) = &self.slots[slot] {
+                self.ledger.keep(slot.tenant, slot.place, slot.need);
+            }
+        }
+    }
+
+    pub(crate) fn give_back_quota(&mut self, mask: Mask) {
+        for slot in (0..self.slots.len()).filter(|bit| mask & (1 << bit) != 0) {
+            if let Some(slot) = &self.slots[slot] {
+                self.ledger.give_back(slot.tenant, slot.place, slot.need);
+            }
+        }
+    }
+
+    /// The gang has its place: its slot, if it had one, keeps nothing any more.
+    fn close_slot(&mut self, ix: WaitingIx) -> bool {
+        let mut slots = self.slots.iter_mut();
+        let own = slots.find(|slot| slot.as_ref().is_some_and(|slot| slot.owner == ix));
+        let closed = own.and_then(Option::take).is_some();
+        if closed {
+            self.remembered.clear();
+        }
+        closed
+    }
+
+    /// Room of a pool as those see it who must leave these slots alone.
+    pub(crate) fn seen(&self, pool: PoolIx, mask: Mask) -> Cow<'_, [Shape]> {
+        let all = Cow::Borrowed(self.pools[pool.index()].shapes.as_slice());
+        self.kept_in(pool, mask)
+            .fold(all, |rows, (_, slot)| Cow::Owned(without(&rows, slot)))
+    }
+
     /// The best place for the gang within `reach`.
-    fn best(&mut self, ix: WaitingIx, reach: Reach) -> Option<(PoolIx, Score, Vec<u32>, Fit)> {
+    fn best(
+        &mut self,
+        ix: WaitingIx,
+        reach: Reach,
+        mask: Mask,
+    ) -> Option<(PoolIx, Score, Vec<u32>, Fit)> {
         let gang = self.gang(ix);
         let least = gang.shape.demand(&gang.shape.least());
         let most = gang.shape.demand(&gang.shape.most());
@@ -208,7 +294,7 @@ impl<'a> Round<'a> {
             if !budget.covers(least) {
                 continue;
             }
-            let Some(score) = self.score(ix, pool, budget, preference, most.gpus) else {
+            let Some(score) = self.score(ix, pool, mask, budget, preference, most.gpus) else {
                 continue;
             };
             // Pools come by name, so between equals the first name wins.
@@ -224,7 +310,8 @@ impl<'a> Round<'a> {
             }
         }
         let (pool, score) = best?;
-        let remembered = self.remembered.get(&(self.shape_of[ix.index()], pool))?;
+        let key = (self.shape_of[ix.index()], pool, self.bits_in(pool, mask));
+        let remembered = self.remembered.get(&key)?;
         let (pods, found) = remembered.found.clone()?;
         Some((pool, score, pods, found))
     }
@@ -233,13 +320,14 @@ impl<'a> Round<'a> {
         &mut self,
         ix: WaitingIx,
         pool: PoolIx,
+        mask: Mask,
         budget: Resources,
         preference: Preference,
         most: MilliGpus,
     ) -> Option<Score> {
         let free = self.pools[pool.index()].free;
         let gang = &self.gang(ix).shape;
-        let (pods, found) = self.find(ix, pool, budget)?;
+        let (pods, found) = self.find(ix, pool, mask, budget)?;
         let gpus = gang.gpus(pods);
         Some(Score {
             region_order: preference.region_order,
@@ -254,10 +342,16 @@ impl<'a> Round<'a> {
 
     /// The largest size of the gang within `budget` that fits in the pool, from memory where
     /// nothing has changed there.
-    fn find(&mut self, ix: WaitingIx, pool: PoolIx, budget: Resources) -> Option<&(Vec<u32>, Fit)> {
+    fn find(
+        &mut self,
+        ix: WaitingIx,
+        pool: PoolIx,
+        mask: Mask,
+        budget: Resources,
+    ) -> Option<&(Vec<u32>, Fit)> {
         let state = &self.pools[pool.index()];
         let gang = &self.gang(ix).shape;
-        let key = (self.shape_of[ix.index()], pool);
+        let key = (self.shape_of[ix.index()], pool, self.bits_in(pool, mask));
         let known = self
             .remembered
             .get(&key)
@@ -268,12 +362,13 @@ impl<'a> Round<'a> {
             });
         if !known {
             let levels = &self.snapshot.pools[pool.index()].levels;
+            let seen = self.seen(pool, mask);
             let fits = |pods: &[u32]| {
                 let demand = gang.demand(pods);
                 if !budget.covers(demand) || demand.gpus > state.free {
                     return None;
                 }
-                fit(levels, &state.shapes, gang, pods)
+                fit(levels, &seen, gang, pods)
             };
             let found = largest(gang, fits);
             let entry = Remembered {

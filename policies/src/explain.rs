@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use meridian_api::units::UnixMillis;
+
 use crate::diagnosis::{amount, cards};
 use crate::model::{Cause, Placed, Plan, Snapshot, Unplaced, WaitingIx};
 
@@ -83,6 +85,17 @@ fn render_unplaced(text: &mut String, snapshot: &Snapshot, position: usize, entr
     );
     for cause in &entry.reasons {
         line(text, format_args!("    {}", cause_line(snapshot, cause)));
+    }
+    if let Some(start) = entry.start {
+        let minutes = |at: UnixMillis| at.since(snapshot.now).0.div_ceil(60_000);
+        let latest = start
+            .latest
+            .map_or("open".to_owned(), |at| minutes(at).to_string());
+        let earliest = minutes(start.earliest);
+        line(
+            text,
+            format_args!("    starts in {earliest} to {latest} min"),
+        );
     }
 }
 

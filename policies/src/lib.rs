@@ -27,6 +27,8 @@ mod search;
 pub mod shapes;
 mod shares;
 pub mod sizes;
+mod slots;
+mod starts;
 mod tree;
 pub mod typical;
 

@@ -127,6 +127,8 @@ pub struct Class {
     pub name: String,
     /// Higher goes first.
     pub priority: i32,
+    /// Its work does not wait for slots of lower classes: a service never stands behind batch.
+    pub ignores_slots: bool,
 }
 
 /// One node of the tenant tree.
@@ -303,6 +305,10 @@ pub struct Held {
     pub cluster: ClusterIx,
     /// Its flavor.
     pub flavor: FlavorIx,
+    /// Pool there, while it is reported.
+    pub pool: Option<PoolIx>,
+    /// When it has ended at the latest; `None` = it may run for ever.
+    pub ends: Option<UnixMillis>,
     /// All its pods together.
     pub resources: Resources,
     /// Its entries in the ledger, as they were last written down.
@@ -511,6 +517,18 @@ pub struct Unplaced {
     pub waiting: WaitingIx,
     /// All that apply, most actionable first.
     pub reasons: Vec<Cause>,
+    /// When it may start, if what holds its room or quota says when it ends.
+    pub start: Option<Estimate>,
+}
+
+/// A span of instants in which something is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Not before. Placements that do not say when they end are taken to run as long again as they
+    /// have.
+    pub earliest: UnixMillis,
+    /// By then, if everything before it ends as it says; `None` when something does not say.
+    pub latest: Option<UnixMillis>,
 }
 
 /// One reason with its numbers.

@@ -141,6 +141,7 @@ fn a_round_replays_by_exit_code() {
     let more = Unplaced {
         waiting: WaitingIx(0),
         reasons: Vec::new(),
+        start: None,
     };
     let other = Plan {
         unplaced: vec![more],

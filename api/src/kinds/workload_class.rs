@@ -91,6 +91,20 @@ pub enum Preemption {
     CheckpointThenRequeue,
 }
 
+impl Preemption {
+    /// True for work that is never stopped for others: it does not wait for lower classes either.
+    #[must_use]
+    pub const fn is_protected(self) -> bool {
+        match self {
+            Self::Never | Self::ShrinkToFloor => true,
+            Self::Reclaim
+            | Self::Requeue
+            | Self::ShrinkThenRequeue
+            | Self::CheckpointThenRequeue => false,
+        }
+    }
+}
+
 /// What a GPU is to the work that stands on it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,

@@ -16,7 +16,7 @@ use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
     Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held, Lacking,
-    LedgerRow, Pool, RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
+    LedgerRow, Pool, PoolIx, RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
 };
 use meridian_policies::quota::rows_of;
 use meridian_policies::shapes;
@@ -90,7 +90,7 @@ impl Model {
             ..Snapshot::default()
         };
         snapshot.pools = self.pool_rows(&ordinals);
-        snapshot.held = self.held_rows(&ordinals);
+        snapshot.held = self.held_rows(&ordinals, &snapshot.pools);
         let mut troubled = Vec::new();
         for gang in &self.waiting {
             let Some(job) = self.jobs.get(&gang.job) else {
@@ -196,6 +196,7 @@ impl Model {
             Class {
                 name: name.clone(),
                 priority: class.spec.priority,
+                ignores_slots: class.spec.preemption.is_protected(),
             }
         };
         self.catalog.classes.iter().map(row).collect()
@@ -320,17 +321,22 @@ impl Model {
         rows
     }
 
-    fn held_rows(&self, ordinals: &Ordinals) -> Vec<Held> {
+    fn held_rows(&self, ordinals: &Ordinals, pools: &[Pool]) -> Vec<Held> {
+        let of = |pool: &Pool| (pool.cluster, pool.name.clone());
+        let pools: BTreeMap<_, _> = pools.iter().map(of).zip((0..).map(PoolIx)).collect();
         let held = self.placements.values().filter_map(|row| {
             let record = &row.record;
             // A tenant or class cannot go while it holds work: admission sees to it.
+            let cluster = *ordinals.clusters.get(&record.cluster)?;
             Some(Held {
                 gang: record.gang,
                 epoch: record.epoch,
                 tenant: *ordinals.tenants.get(&record.tenant)?,
                 class: *ordinals.classes.get(&record.class)?,
-                cluster: *ordinals.clusters.get(&record.cluster)?,
+                cluster,
                 flavor: *ordinals.flavors.get(&record.flavor)?,
+                pool: pools.get(&(cluster, record.pool.clone())).copied(),
+                ends: record.ends(),
                 resources: record.resources(),
                 rows: ledger_rows(ordinals, record),
                 since: record.decided,

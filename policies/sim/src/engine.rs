@@ -489,6 +489,8 @@ impl<'a> Engine<'a> {
             class: row.class,
             cluster,
             flavor,
+            pool: Some(placed.pool),
+            ends: row.max_runtime.map(|most| at.after(most)),
             resources: row.shape.demand(&placed.pods),
             rows: placed.rows.clone(),
             since: at,

@@ -146,6 +146,7 @@ impl World {
                 .map(|class| Class {
                     name: class.metadata.name.clone(),
                     priority: class.spec.priority,
+                    ignores_slots: class.spec.preemption.is_protected(),
                 })
                 .collect(),
             tenants: tenant_rows(rules, &tenants, &flavors, &regions),

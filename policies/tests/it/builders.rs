@@ -58,10 +58,11 @@ impl World {
         let class = |name: &str, priority| Class {
             name: name.into(),
             priority,
+            ignores_slots: false,
         };
         Self(Snapshot {
             revision: Revision(100),
-            now: UnixMillis(1_000_000),
+            now: UnixMillis(100_000),
             store_generation: StoreGeneration(1),
             flavors: vec![Flavor {
                 name: "h100".into(),
@@ -150,6 +151,8 @@ impl World {
             class: ClassIx(0),
             cluster: ClusterIx(0),
             flavor: FlavorIx(0),
+            pool: (!self.0.pools.is_empty()).then_some(PoolIx(0)),
+            ends: None,
             resources: cards(gpus),
             rows: vec![LedgerRow {
                 role: Role::Own,

@@ -58,6 +58,7 @@ fn a_gang_that_is_forgotten_or_named_twice_is_found() {
     let silent = Unplaced {
         waiting: WaitingIx(1),
         reasons: Vec::<Cause>::new(),
+        start: None,
     };
     let found = after(|_, plan| {
         plan.placements.pop();

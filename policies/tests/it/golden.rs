@@ -1,6 +1,6 @@
 //! Golden plans: what is decided and said in the cases that people meet, as text.
 
-use meridian_api::units::MilliGpus;
+use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::check::check;
 use meridian_policies::decide;
 use meridian_policies::explain::render;
@@ -153,6 +153,25 @@ fn room_that_others_took_is_named() {
         .job_with("suspended", role(1, 1), |gang| gang.suspended = true)
         .job_with("first", role(2, 8), |gang| gang.class = ClassIx(1));
     golden("behind", &world);
+}
+
+#[test]
+fn a_slot_is_kept_for_the_oldest_and_says_so() {
+    let mut world = World::new()
+        .cluster("c1")
+        .pool("main", vec![hosts(3, &["r1"], 8), hosts(1, &["r1"], 0)])
+        .held(0, 8)
+        .job("big", role(4, 8))
+        .job_with("backfills", role(1, 8), |gang| {
+            gang.max_runtime = Some(Millis::seconds(1800));
+        })
+        .job("small", role(1, 8));
+    world.0.now = UnixMillis(3_600_000);
+    world.0.held[0].ends = Some(UnixMillis(7_200_000));
+    for gang in &mut world.0.waiting[1..] {
+        gang.submitted = UnixMillis(3_500_000);
+    }
+    golden("slot", &world);
 }
 
 #[test]

@@ -17,3 +17,4 @@ mod record;
 mod replace;
 mod rounds;
 mod several_roles;
+mod slots;

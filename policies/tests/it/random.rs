@@ -268,6 +268,8 @@ fn held(tenants: u32, flavors: u32) -> impl Strategy<Value = Held> {
             class: ClassIx(0),
             cluster: ClusterIx(0),
             flavor: FlavorIx(flavor),
+            pool: None,
+            ends: None,
             resources: resources(gpus * 1000, gpus * 8, gpus * 16),
             rows: Vec::new(),
             since: UnixMillis(0),
@@ -312,6 +314,7 @@ fn assemble((clusters, tenants, mut pools, mut waiting, held): Tables) -> Snapsh
     let class = |name: &str, priority| Class {
         name: name.into(),
         priority,
+        ignores_slots: priority > 1,
     };
     let flavor = |name: &str| Flavor {
         name: name.into(),

@@ -54,6 +54,9 @@ pub struct FederatedJobStatus {
     /// Place in the queue, from 1, while it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
+    /// When it may start, while it waits for room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated_start: Option<EstimatedStart>,
     /// When its first gang first ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
@@ -118,6 +121,18 @@ impl std::fmt::Display for Phase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// When a waiting job may start: a span, not a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EstimatedStart {
+    /// Not before.
+    pub earliest: Time,
+    /// By then, if everything before it ends within its `maxRuntime`; absent when something does
+    /// not say how long it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest: Option<Time>,
 }
 
 /// Gangs of a job, by phase.

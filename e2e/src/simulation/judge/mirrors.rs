@@ -16,7 +16,14 @@ use super::store::JOBS;
 use crate::simulation::mirror::revision;
 
 /// What a read adds to the status of a job that waits.
-const ADDED: [&str; 5] = ["phase", "reason", "message", "position", "blockers"];
+const ADDED: [&str; 6] = [
+    "phase",
+    "reason",
+    "message",
+    "position",
+    "blockers",
+    "estimatedStart",
+];
 
 /// A job as the store held it from some revision on; `None` = not there.
 type Versions = BTreeMap<Revision, Option<(Value, Value)>>;

@@ -1,0 +1,405 @@
+//! Slots: what keeps a stream of small gangs from starving a large one.
+//!
+//! Owns the choice of hosts that are kept for the oldest gangs that wait too long, when those can
+//! start at the earliest, and whom they bind. Never places: a slot only takes hosts and quota out
+//! of what others see.
+//!
+//! The oldest gang of each class and flavor that has waited for more than ten minutes gets one.
+//! Its hosts are those of one pool from which the least must go, so what has come free stays free
+//! until it starts. Which hosts these are may change as others empty. A stream could use that to
+//! keep every host a little in use, so after two hours a slot is firm: it keeps every host of the
+//! domains in which the gang fits best when they are empty, which are the same in every round, and
+//! all that does not end before it drains from them.
+
+use std::collections::BTreeSet;
+
+use meridian_api::units::{Millis, Resources, UnixMillis};
+
+use crate::candidates::{allows_cluster, is_open, lacks, preference};
+use crate::fit::fit;
+use crate::model::{
+    ClassIx, Estimate, FlavorIx, GangShape, Place, Pool, PoolIx, Shape, Snapshot, TenantIx,
+    Waiting, WaitingIx,
+};
+use crate::quota::{Ledger, Reach, gpus_per_job};
+use crate::shapes;
+
+/// A gang that has waited for longer is blocked, and no longer merely next.
+const PATIENCE: Millis = Millis::seconds(600);
+/// A gang that has waited for longer gets whole domains drained. By then most of what ran when its
+/// slot began has ended (`batch-short` runs for two hours at most), so little is left to idle.
+const FIRM: Millis = Millis::seconds(2 * 3600);
+/// Most slots: as many as there are bits in a mask, and more than any fleet has pairs of class and
+/// flavor in use.
+const MAX_SLOTS: usize = 64;
+/// Different gangs that are looked at: beyond that a queue is full of what can never be placed.
+const MAX_TRIES: usize = 256;
+/// What runs without a limit is taken to run for as long again as it has, at least this long.
+const SHORTEST_GUESS: Millis = Millis::seconds(3600);
+/// Ends that are followed until quota suffices: beyond that the guess is of no use.
+const MAX_ENDS: usize = 1_000;
+
+/// Bits of slots.
+pub(crate) type Mask = u64;
+
+/// Hosts that are kept: the freest of one domain and size.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct KeptHosts {
+    domains: Vec<String>,
+    allocatable: Resources,
+    hosts: u32,
+}
+
+/// Hosts and quota that are kept for one gang.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) owner: WaitingIx,
+    pub(crate) pool: PoolIx,
+    pub(crate) start: Estimate,
+    pub(crate) tenant: TenantIx,
+    pub(crate) place: Place,
+    pub(crate) need: Resources,
+    /// Its tenant has nominal quota left for it: it need not yield to those under nominal.
+    within_nominal: bool,
+    hosts: Vec<KeptHosts>,
+}
+
+impl Slot {
+    /// Hosts it keeps.
+    pub(crate) fn host_count(&self) -> u64 {
+        self.hosts.iter().map(|row| u64::from(row.hosts)).sum()
+    }
+
+    /// True when the gang must leave the slot's hosts and quota alone.
+    pub(crate) fn binds(&self, snapshot: &Snapshot, ix: WaitingIx, reach: Reach) -> bool {
+        let gang = &snapshot.waiting[ix.index()];
+        let owner = &snapshot.waiting[self.owner.index()];
+        let class = |ix: ClassIx| snapshot.classes.get(ix.index());
+        let outranks = class(gang.class).is_some_and(|own| {
+            own.ignores_slots && class(owner.class).is_some_and(|its| own.priority > its.priority)
+        });
+        let ends = gang.max_runtime.map(|most| snapshot.now.after(most));
+        let is_gone = ends.is_some_and(|ends| ends <= self.start.earliest);
+        let is_owed = reach == Reach::Nominal && !self.within_nominal && gang.tenant != self.tenant;
+        ix != self.owner && !outranks && !is_gone && !is_owed
+    }
+}
+
+/// The slots of a round, before anything is placed in it.
+pub(crate) fn slots(snapshot: &Snapshot, ledger: &Ledger<'_>, kinds: &[u32]) -> Vec<Slot> {
+    let mut aged: Vec<WaitingIx> = (0..)
+        .map(WaitingIx)
+        .zip(&snapshot.waiting)
+        .filter(|(_, gang)| !gang.suspended && snapshot.now.since(gang.submitted) > PATIENCE)
+        .map(|(ix, _)| ix)
+        .collect();
+    aged.sort_by_key(|ix| {
+        let gang = &snapshot.waiting[ix.index()];
+        (gang.submitted, gang.gang)
+    });
+    let mut chosen: Vec<Slot> = Vec::new();
+    let mut taken: BTreeSet<(ClassIx, FlavorIx)> = BTreeSet::new();
+    let mut tried = BTreeSet::new();
+    for ix in aged {
+        if chosen.len() == MAX_SLOTS || tried.len() == MAX_TRIES {
+            break;
+        }
+        // Of gangs that are alike only the oldest matters: it gets one, or none of them can.
+        if !tried.insert(kinds[ix.index()]) {
+            continue;
+        }
+        let gang = &snapshot.waiting[ix.index()];
+        let per_job = gpus_per_job(&snapshot.tenants, gang.tenant);
+        if per_job.is_some_and(|(_, limit)| gang.job_gpus > limit)
+            || ledger.exhausted(gang.tenant, Reach::Nominal).is_some()
+            || ledger.job_limit(gang.tenant, gang.gang.job).is_some()
+        {
+            continue;
+        }
+        let pools = (0..).map(PoolIx).zip(&snapshot.pools);
+        let pools = pools.filter(|(_, pool)| !taken.contains(&(gang.class, pool.flavor)));
+        let found = pools.filter_map(|(at, pool)| slot(snapshot, ledger, ix, at, pool, &chosen));
+        if let Some((_, slot)) = found.min_by(|(a, _), (b, _)| a.cmp(b)) {
+            taken.insert((gang.class, slot.place.flavor));
+            chosen.push(slot);
+        }
+    }
+    chosen
+}
+
+/// Order of the pools that could hold a slot: soonest, then as the job prefers, then by name.
+type Rank<'a> = (UnixMillis, u32, u32, &'a str, &'a str);
+
+fn slot<'a>(
+    snapshot: &'a Snapshot,
+    ledger: &Ledger<'_>,
+    ix: WaitingIx,
+    at: PoolIx,
+    pool: &'a Pool,
+    others: &[Slot],
+) -> Option<(Rank<'a>, Slot)> {
+    let gang = &snapshot.waiting[ix.index()];
+    let cluster = &snapshot.clusters[pool.cluster.index()];
+    let open = is_open(cluster)
+        && allows_cluster(gang, pool.cluster, cluster)
+        && lacks(gang, pool.cluster).is_none();
+    let preference = preference(snapshot, gang, pool).ok().filter(|_| open)?;
+    let place = snapshot.place(pool);
+    let need = gang.shape.demand(&gang.shape.least());
+    if !ledger
+        .passed(gang.tenant, place, Reach::Ever, need)
+        .is_empty()
+    {
+        return None;
+    }
+    let here = others.iter().filter(|slot| slot.pool == at);
+    let rows = here.fold(shapes::canonical(&pool.shapes), |rows, slot| {
+        without(&rows, slot)
+    });
+    let is_firm = snapshot.now.since(gang.submitted) > FIRM;
+    let (hosts, missing) = hosts(pool, &rows, &gang.shape, is_firm)?;
+    let mut start = when_free(snapshot, at, missing);
+    let quota = when_allowed(snapshot, ledger, gang, place, need);
+    start.earliest = start.earliest.max(quota.earliest);
+    start.latest = start
+        .latest
+        .zip(quota.latest)
+        .map(|(room, quota)| room.max(quota));
+    let slot = Slot {
+        owner: ix,
+        pool: at,
+        start,
+        tenant: gang.tenant,
+        place,
+        need,
+        within_nominal: ledger.room(gang.tenant, place, Reach::Nominal).covers(need),
+        hosts,
+    };
+    let rank = (
+        start.earliest,
+        preference.region_order,
+        preference.flavor_order,
+        cluster.name.as_str(),
+        pool.name.as_str(),
+    );
+    Some((rank, slot))
+}
+
+fn used(row: &Shape) -> Resources {
+    Resources {
+        gpus: row.allocatable.gpus.saturating_sub(row.free.gpus),
+        cpu: row.allocatable.cpu.saturating_sub(row.free.cpu),
+        memory: row.allocatable.memory.saturating_sub(row.free.memory),
+    }
+}
+
+/// Hosts for the smallest size of the gang, and how much must go from them: those from which the
+/// least must, or, to be firm, all of the domains that are best when empty.
+fn hosts(
+    pool: &Pool,
+    rows: &[Shape],
+    gang: &GangShape,
+    is_firm: bool,
+) -> Option<(Vec<KeptHosts>, Resources)> {
+    let least = gang.least();
+    let mut limits: Vec<Resources> = rows.iter().map(used).collect();
+    limits.sort_unstable();
+    limits.dedup();
+    let emptied = |limit: Resources| -> Vec<Shape> {
+        let row = |row: &Shape| {
+            let free = if used(row) <= limit {
+                row.allocatable
+            } else {
+                row.free
+            };
+            Shape {
+                free,
+                ..row.clone()
+            }
+        };
+        shapes::canonical(&rows.iter().map(row).collect::<Vec<_>>())
+    };
+    let fits = |limit: Resources| {
+        let rows = emptied(limit);
+        fit(&pool.levels, &rows, gang, &least).map(|found| (rows, found))
+    };
+    let mut best = fits(*limits.last()?)?;
+    // The more hosts are emptied, the more fits: the smallest limit by halving.
+    let (mut low, mut high) = (0, limits.len() - 1);
+    if is_firm && fits(limits[0]).is_none() {
+        low = high;
+    }
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        if let Some(found) = fits(limits[middle]) {
+            (best, high) = (found, middle);
+        } else {
+            low = middle + 1;
+        }
+    }
+    let (rows_then, found) = best;
+    let after = shapes::subtract(&rows_then, gang, &found.takes).ok()?;
+    let mut hosts = touched(&rows_then, &after);
+    let kept = hosts.iter().flat_map(|kept| freest(rows, kept));
+    let missing = kept.fold(Resources::default(), |sum, (row, hosts)| {
+        let used = used(&rows[row]).checked_mul(u64::from(hosts));
+        used.and_then(|used| sum.checked_add(used)).unwrap_or(sum)
+    });
+    if is_firm {
+        for kept in &mut hosts {
+            let same =
+                |row: &&Shape| row.domains == kept.domains && row.allocatable == kept.allocatable;
+            kept.hosts = rows.iter().filter(same).map(|row| row.hosts).sum();
+        }
+    }
+    Some((hosts, missing))
+}
+
+/// Hosts that differ between the two, by domain and size.
+fn touched(before: &[Shape], after: &[Shape]) -> Vec<KeptHosts> {
+    let mut kept: Vec<KeptHosts> = Vec::new();
+    for row in before {
+        let same = |other: &&Shape| {
+            (&other.domains, other.allocatable, other.free)
+                == (&row.domains, row.allocatable, row.free)
+        };
+        let left: u32 = after.iter().filter(same).map(|row| row.hosts).sum();
+        let gone = row.hosts.saturating_sub(left);
+        if gone == 0 {
+            continue;
+        }
+        let known = kept
+            .iter_mut()
+            .find(|kept| kept.domains == row.domains && kept.allocatable == row.allocatable);
+        match known {
+            Some(kept) => kept.hosts += gone,
+            None => kept.push(KeptHosts {
+                domains: row.domains.clone(),
+                allocatable: row.allocatable,
+                hosts: gone,
+            }),
+        }
+    }
+    kept
+}
+
+/// The freest hosts of that domain and size: positions of rows, and how many of each.
+fn freest(rows: &[Shape], kept: &KeptHosts) -> Vec<(usize, u32)> {
+    let same =
+        |ix: &usize| rows[*ix].domains == kept.domains && rows[*ix].allocatable == kept.allocatable;
+    let mut positions: Vec<usize> = (0..rows.len()).filter(same).collect();
+    positions.sort_by_key(|ix| (used(&rows[*ix]), *ix));
+    let mut left = kept.hosts;
+    let mut chosen = Vec::new();
+    for ix in positions {
+        let hosts = rows[ix].hosts.min(left);
+        if hosts > 0 {
+            left -= hosts;
+            chosen.push((ix, hosts));
+        }
+    }
+    chosen
+}
+
+/// The rows without the hosts that are kept.
+pub(crate) fn without(rows: &[Shape], slot: &Slot) -> Vec<Shape> {
+    let mut rest = rows.to_vec();
+    for kept in &slot.hosts {
+        for (ix, hosts) in freest(rows, kept) {
+            rest[ix].hosts -= hosts;
+        }
+    }
+    rest.retain(|row| row.hosts > 0);
+    rest
+}
+
+/// When each placement ends at the latest, whether that is known or guessed, and which it is;
+/// sorted.
+pub(crate) fn ends(
+    snapshot: &Snapshot,
+    counts: impl Fn(&crate::model::Held) -> bool,
+) -> Vec<(UnixMillis, bool, usize)> {
+    let held = snapshot
+        .held
+        .iter()
+        .enumerate()
+        .filter(|(_, held)| counts(held));
+    let mut ends: Vec<_> = held
+        .map(|(ix, held)| {
+            if let Some(ends) = held.ends {
+                return (ends.max(snapshot.now), true, ix);
+            }
+            let guess = snapshot.now.since(held.since).max(SHORTEST_GUESS);
+            (snapshot.now.after(guess), false, ix)
+        })
+        .collect();
+    ends.sort_unstable();
+    ends
+}
+
+/// When that much has gone from the pool: at the earliest if those that end first stand there, at
+/// the latest when all have ended that say when.
+fn when_free(snapshot: &Snapshot, pool: PoolIx, missing: Resources) -> Estimate {
+    let now = Estimate {
+        earliest: snapshot.now,
+        latest: Some(snapshot.now),
+    };
+    if missing == Resources::default() {
+        return now;
+    }
+    let ends = ends(snapshot, |held| held.pool == Some(pool));
+    let mut gone = Resources::default();
+    let earliest = ends.iter().find(|(_, _, ix)| {
+        gone = gone
+            .checked_add(snapshot.held[*ix].resources)
+            .unwrap_or(gone);
+        gone.covers(missing)
+    });
+    let all_known = ends.iter().all(|(_, known, _)| *known);
+    // What others than the hub have put there says nothing of its end.
+    let guess = snapshot.now.after(SHORTEST_GUESS);
+    Estimate {
+        earliest: earliest.map_or(guess, |(at, _, _)| *at),
+        latest: ends
+            .last()
+            .filter(|_| all_known && earliest.is_some())
+            .map(|(at, _, _)| *at),
+    }
+}
+
+/// When the tenant's quota suffices, if others end as they say.
+fn when_allowed(
+    snapshot: &Snapshot,
+    ledger: &Ledger<'_>,
+    gang: &Waiting,
+    place: Place,
+    need: Resources,
+) -> Estimate {
+    let mut known = true;
+    let mut at = snapshot.now;
+    if !ledger
+        .room(gang.tenant, place, Reach::Borrowing)
+        .covers(need)
+    {
+        let mut later = ledger.clone();
+        for (end, is_known, ix) in ends(snapshot, |_| true).into_iter().take(MAX_ENDS) {
+            let held = &snapshot.held[ix];
+            let stood = Place {
+                flavor: held.flavor,
+                region: snapshot.region(held.cluster),
+            };
+            later.give_back(held.tenant, stood, held.resources);
+            (at, known) = (end, known && is_known);
+            if later
+                .room(gang.tenant, place, Reach::Borrowing)
+                .covers(need)
+            {
+                break;
+            }
+        }
+    }
+    Estimate {
+        earliest: at,
+        latest: known.then_some(at),
+    }
+}
