@@ -54,12 +54,10 @@ impl LeaseBook {
         self.last = self.last.max(last.0);
     }
 
-    /// Starts the lease's time again.
+    /// Starts the lease's time again, unless its end is being written: who has seen its keys
+    /// vanish is never told that it lives.
     pub(crate) fn renew(&mut self, id: LeaseId, now: BootMillis) -> Result<(), StoreError> {
-        let lease = self
-            .leases
-            .get_mut(&id)
-            .ok_or(StoreError::LeaseNotFound(id))?;
+        let lease = self.alive(id)?;
         lease.deadline = now.after(lease.ttl);
         Ok(())
     }
@@ -152,4 +150,22 @@ pub(crate) fn validate_ttl(ttl: Millis) -> Result<(), StoreError> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_not_renewed_while_its_end_is_written() {
+        let (id, ttl) = (LeaseId(1), Millis::seconds(2));
+        let mut book = LeaseBook::default();
+        book.enter(id, ttl, BootMillis::ZERO);
+        book.begin_to_end(id).expect("alive");
+        let gone = Err(StoreError::LeaseNotFound(id));
+        assert_eq!(book.renew(id, BootMillis::ZERO), gone);
+        assert_eq!(book.begin_to_end(id).map(|_| ()), gone);
+        book.go_on(id);
+        assert_eq!(book.renew(id, BootMillis::ZERO), Ok(()));
+    }
 }
