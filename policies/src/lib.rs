@@ -10,6 +10,7 @@ mod causes;
 pub mod check;
 pub mod decide;
 pub mod diagnosis;
+pub mod division;
 pub mod explain;
 mod fill;
 pub mod fit;

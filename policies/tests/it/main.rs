@@ -6,6 +6,7 @@
 mod books;
 mod builders;
 mod checker;
+mod division;
 mod fitting;
 mod golden;
 mod lifecycle;
