@@ -6,6 +6,7 @@
 
 mod command;
 mod evidence;
+mod installed;
 mod jobs;
 mod joining;
 mod kubernetes;
@@ -21,6 +22,7 @@ use serde_json::Value;
 
 pub use self::command::{Ran, Row, words};
 pub use self::evidence::{Evidence, PodRun};
+pub use self::installed::{INSTALLED_AS, INSTALLED_IN};
 pub use self::jobs::{JobBuilder, NAMESPACE};
 pub use self::joining::Invitation;
 pub use self::submitter::Submitter;
