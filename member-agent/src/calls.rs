@@ -186,7 +186,6 @@ impl Executor {
         if let Some(gang) = answer.gang() {
             self.in_flight.remove(&gang);
             self.dirty.insert(gang);
-            self.dirty.append(&mut self.deferred);
         }
         match answer {
             Answer::Observed(Ok(observation)) => self.observed(observation),

@@ -65,8 +65,8 @@ pub(crate) struct Executor {
     pub(crate) gone: BTreeSet<GangKey>,
     /// Binds that the watch has not shown yet.
     pub(crate) binding: BTreeMap<GangId, GangOrder>,
-    /// Gangs whose request waits until fewer are under way.
-    pub(crate) deferred: BTreeSet<GangId>,
+    /// Gangs whose request waits until fewer are under way, by when they were accepted.
+    deferred: BTreeSet<(u64, GangId)>,
     /// Gangs that found no room.
     pub(crate) waiting: BTreeSet<GangId>,
     /// Why the newest search found none, for the timeout's words.
@@ -287,6 +287,7 @@ impl Executor {
     /// Decides about every gang that may need it, until nothing follows.
     async fn settle(&mut self) -> Result<(), Stopped> {
         self.take_due();
+        self.take_deferred();
         for _ in 0..MAX_ROUNDS {
             if !self.seen || (self.dirty.is_empty() && !self.state.is_changed()) {
                 break;
@@ -397,7 +398,8 @@ impl Executor {
 
     fn act(&mut self, id: GangId, action: Action) {
         if self.in_flight.len() >= MAX_CALLS && action != Action::Forget {
-            self.deferred.insert(id);
+            let arrival = self.arrivals.get(&id).copied().unwrap_or(0);
+            self.deferred.insert((arrival, id));
             return;
         }
         match action {
@@ -441,6 +443,17 @@ impl Executor {
         }
     }
 
+    /// Gangs whose turn to ask the cluster has come: as many as may, and no more, since each is
+    /// decided about anew.
+    fn take_deferred(&mut self) {
+        for _ in self.in_flight.len()..MAX_CALLS {
+            let Some((_, id)) = self.deferred.pop_first() else {
+                break;
+            };
+            self.dirty.insert(id);
+        }
+    }
+
     /// Gangs whose time has come.
     fn take_due(&mut self) {
         let (now, boot) = (self.clock.wall(), self.clock.boot());
@@ -469,6 +482,9 @@ impl Executor {
 
     /// How long nothing will happen by itself.
     fn nap(&self) -> Millis {
+        if !self.deferred.is_empty() && self.in_flight.len() < MAX_CALLS {
+            return Millis::ZERO;
+        }
         let (now, boot) = (self.clock.wall(), self.clock.boot());
         let wakes = self.wakes.values().map(|at| at.since(now));
         let retries = self.retries.values().map(|at| at.since(boot));

@@ -54,7 +54,7 @@ async fn keeps_its_own_promises() {
     };
     checks! { &server, kubernetes_promises:
         a_bind_cut_short_anywhere_is_finished_or_undone,
-        a_gate_cut_short_is_opened_by_another_life,
+        a_gate_left_shut_is_opened_by_another_life,
         a_stop_comes_before_the_gate,
         two_lives_cannot_both_have_a_gang,
         a_template_that_is_refused_leaves_nothing,

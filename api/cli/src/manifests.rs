@@ -141,7 +141,7 @@ const RULES: &[Rule] = &[
     Rule::new("", "pods/binding", &["create"]),
     // `meridian logs`.
     Rule::new("", "pods/log", &["get"]),
-    // The owner object of a gang, its gate, and what a job carries along.
+    // The owner object of a gang, with its gate, and what a job carries along.
     Rule::new(
         "",
         "configmaps",

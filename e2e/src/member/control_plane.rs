@@ -329,10 +329,13 @@ fn controllers(
     spec(Tool::ControllerManager, flags)
 }
 
+/// By its own default it would ask for no more than 50 things in a second, whatever the machine.
 fn scheduler(kubeconfig: &Path) -> Result<ProcessSpec, MemberError> {
     let flags = [
         ("kubeconfig", kubeconfig.display().to_string()),
         ("leader-elect", "false".to_owned()),
+        ("kube-api-qps", "5000".to_owned()),
+        ("kube-api-burst", "5000".to_owned()),
         ("secure-port", "0".to_owned()),
     ];
     spec(Tool::Scheduler, flags)

@@ -31,6 +31,14 @@ pub(super) struct Made {
 
 impl KubernetesBackend {
     pub(super) async fn bind_gang(&self, order: &GangOrder) -> Result<(), BackendError> {
+        let done = self.try_to_bind(order).await;
+        if done.is_err() {
+            self.prepared.forget();
+        }
+        done
+    }
+
+    async fn try_to_bind(&self, order: &GangOrder) -> Result<(), BackendError> {
         if order.workload.origin.is_some() {
             return Err(BackendError::Unsupported {
                 backend: "kubernetes",
@@ -54,7 +62,7 @@ impl KubernetesBackend {
         } else {
             self.nothing_else(order).await?;
             site.check_room(order, |_| false)?;
-            self.prepare(order, &manifests).await?;
+            self.prepare(order, &manifests, &devices).await?;
             self.claim(order, &manifests).await?
         };
         let done = self.make_and_bind(order, &manifests, &owner).await;
@@ -74,10 +82,8 @@ impl KubernetesBackend {
         self.furnish(order, manifests, owner).await?;
         let everyone = (0..manifests.world().len()).collect();
         let made = self.make_pods(order, manifests, owner, everyone).await?;
-        self.bind_pods(order, made).await?;
-        self.record_done(owner).await?;
-        self.options.hook.passed(Step::Recorded)?;
-        Ok(())
+        // That it was done is written when the gate opens: one write says both.
+        self.bind_pods(order, made).await
     }
 
     /// A gang without an owner object may still have pods: an owner that somebody removed.
@@ -269,26 +275,6 @@ impl KubernetesBackend {
             "pod {} could not be bound to {}: it is on {host:?}",
             pod.name, pod.host
         )))
-    }
-
-    /// Writes that the order was done, unless a stop came between.
-    pub(super) async fn record_done(&self, owner: &ConfigMap) -> Result<(), BackendError> {
-        let namespace = owner.metadata.namespace.as_deref().unwrap_or_default();
-        let api: Api<ConfigMap> = self.cluster.within(namespace);
-        let mut owner = owner.clone();
-        let Some(mut record) = Record::read(&owner) else {
-            return Err(Trouble::Changed.into());
-        };
-        record.complete = true;
-        owner.data = Some(record.data());
-        match self.cluster.replace(&api, &owner).await {
-            Ok(_) => Ok(()),
-            Err(Trouble::Changed | Trouble::NotFound) => {
-                let (held, attempt) = (record.key, record.attempt);
-                Err(BackendError::Conflict { held, attempt })
-            }
-            Err(trouble) => Err(trouble.into()),
-        }
     }
 }
 

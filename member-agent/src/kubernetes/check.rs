@@ -16,13 +16,18 @@ use kube::api::{
     Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, ValidationDirective,
 };
 use meridian_api::units::Resources;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use super::KubernetesBackend;
 use super::client::{Trouble, found};
 use super::inventory::Inventory;
 use super::manifest::{self, Devices, Manifests};
 use super::names;
-use crate::backend::{BackendError, Dependency, DependencyKind, GangOrder, NodeHealth, NodeSeen};
+use super::prepared::Fact;
+use crate::backend::{
+    BackendError, Dependency, DependencyKind, GangOrder, NodeHealth, NodeSeen, RoleOrder,
+};
 
 /// Up to this many hosts are read one by one; for more, one listing of everything is cheaper.
 const HOSTS_ONE_BY_ONE: usize = 64;
@@ -96,17 +101,39 @@ impl KubernetesBackend {
         &self,
         order: &GangOrder,
         manifests: &Manifests<'_>,
+        devices: &Devices,
     ) -> Result<(), BackendError> {
-        self.namespace(&order.terms.namespace).await?;
+        let namespace = &order.terms.namespace;
+        let fact = Fact::Namespace(namespace.clone());
+        self.unless_known(fact, self.namespace(namespace)).await?;
         let missing = self.missing(order).await?;
         if !missing.is_empty() {
             return Err(BackendError::Missing(missing));
         }
         if let Some(class) = manifests.priority_class() {
             let api: Api<PriorityClass> = self.cluster.global();
-            self.cluster.ensure(&api, &class).await?;
+            let fact = Fact::PriorityClass(class.metadata.name.clone().unwrap_or_default());
+            let made = async { Ok(self.cluster.ensure(&api, &class).await?) };
+            self.unless_known(fact, made).await?;
         }
-        self.rehearse(order, manifests).await
+        let fact = Fact::Rehearsed(pods_like_these(order, devices));
+        self.unless_known(fact, self.rehearse(order, manifests))
+            .await
+    }
+
+    /// Does what makes sure of a fact, unless that was done a short time ago.
+    async fn unless_known(
+        &self,
+        fact: Fact,
+        work: impl Future<Output = Result<(), BackendError>>,
+    ) -> Result<(), BackendError> {
+        let now = self.cluster.clock().boot();
+        if self.prepared.has(&fact, now) {
+            return Ok(());
+        }
+        work.await?;
+        self.prepared.note(fact, now);
+        Ok(())
     }
 
     async fn namespace(&self, name: &str) -> Result<(), BackendError> {
@@ -269,4 +296,22 @@ impl Site {
         }
         Ok(())
     }
+}
+
+/// A hash of all that an API server and its webhooks may judge the pods of an order by: what is
+/// left out (names, ranks, nodes) has a form of ours and differs in each gang.
+fn pods_like_these(order: &GangOrder, devices: &Devices) -> [u8; 32] {
+    let (workload, terms) = (&order.workload, &order.terms);
+    let role = |role: &RoleOrder| json!([role.name, role.request, role.template]);
+    let roles: Vec<_> = order.roles.iter().map(role).collect();
+    let pods = json!([
+        terms.namespace,
+        roles,
+        order.labels,
+        [workload.tenant, workload.class],
+        workload.priority,
+        devices.resource,
+        devices.tolerations,
+    ]);
+    Sha256::digest(pods.to_string()).into()
 }

@@ -62,8 +62,9 @@ pub(super) fn trouble(error: &kube::Error) -> Trouble {
         (404, _) => Trouble::NotFound,
         (409, "AlreadyExists") => Trouble::Exists,
         (409, _) => Trouble::Changed,
-        // Words about the agent's own rights, a namespace on its way out, or an account that its
-        // controller has not made yet: nothing that the job's author could mend.
+        // Words about the agent's own rights, a namespace on its way out, an account that its
+        // controller has not made yet, or a priority class of ours that somebody removed: nothing
+        // that the job's author could mend.
         (403, _) if is_passing(&message) => Trouble::Away(message),
         (400 | 403 | 413 | 422, _) => Trouble::Refused(message),
         // How server-side apply tells of a field that there is not, or a list with a key twice.
@@ -78,7 +79,8 @@ fn is_passing(message: &str) -> bool {
     let rights = message.contains("User \"") && message.contains(" cannot ");
     let leaving = message.contains("because it is being terminated");
     let account = message.contains("error looking up service account");
-    rights || leaving || account
+    let class = message.contains("no PriorityClass with name meridian-");
+    rights || leaving || account || class
 }
 
 /// An error with all its causes.
@@ -317,6 +319,10 @@ mod tests {
         away(
             403,
             "error looking up service account ml/default: not found",
+        );
+        away(
+            403,
+            "pods \"x\" is forbidden: no PriorityClass with name meridian-batch-300 was found",
         );
         away(401, "Unauthorized");
         away(429, "too many requests");

@@ -1,4 +1,4 @@
-//! What is kept of one gang: its owner object, its gate and its pods, as last shown.
+//! What is kept of one gang: its owner object and its pods, as last shown.
 //!
 //! Owns which members are there, which are still to come and which somebody took away. Pure. Never
 //! asks the cluster.
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use super::bind::slip;
 use super::inventory::Inventory;
 use super::names;
-use super::record::{Member, Record, Slip};
+use super::record::{Member, Record, Slip, is_open};
 use crate::backend::{PodPhase, PodSeen};
 
 /// A member by role and rank.
@@ -20,8 +20,6 @@ type Place = (usize, u32);
 #[derive(Default)]
 pub(super) struct Entry {
     pub(super) owner: Option<Owner>,
-    /// UIDs of the owner objects that have a gate.
-    pub(super) gates: BTreeSet<String>,
     pub(super) pods: BTreeMap<String, Kept>,
     /// Members whose pod was there and was removed by somebody else.
     removed: BTreeSet<Place>,
@@ -32,6 +30,8 @@ pub(super) struct Owner {
     pub(super) uid: String,
     pub(super) namespace: String,
     pub(super) record: Record,
+    /// User code may start.
+    open: bool,
     /// Members of the record.
     pub(super) members: BTreeSet<Member>,
 }
@@ -54,6 +54,7 @@ impl Owner {
         Self {
             uid: config.metadata.uid.clone().unwrap_or_default(),
             namespace: config.metadata.namespace.clone().unwrap_or_default(),
+            open: is_open(config),
             members: record.members().into_iter().collect(),
             record,
         }
@@ -124,17 +125,24 @@ impl Entry {
         self.pods.values().map(Kept::place).collect()
     }
 
-    /// True when the gate is missing and each member has a pod of which `admitted` holds.
-    pub(super) fn is_whole(&self, owner: &Owner, admitted: impl Fn(&Kept) -> bool) -> bool {
-        if !owner.record.complete || self.gates.contains(&owner.uid) || owner.members.is_empty() {
-            return false;
-        }
-        let pods = self
-            .pods
-            .values()
-            .filter(|kept| !kept.deleting && admitted(kept));
+    /// True when the gate is shut and each member has a pod of which `admitted` holds.
+    pub(super) fn may_open(&self, owner: &Owner, admitted: impl Fn(&Kept) -> bool) -> bool {
+        let shut = !owner.open && !owner.record.resizing;
+        shut && self.are_all(owner, |kept| !kept.deleting && admitted(kept))
+    }
+
+    /// True when every step of the record's order was done: it says so, or each member is bound,
+    /// which is the last step of a bind.
+    pub(super) fn is_complete(&self, owner: &Owner) -> bool {
+        let bound = || self.are_all(owner, |kept| kept.host.is_some());
+        owner.record.complete || (!owner.record.resizing && bound())
+    }
+
+    /// True when there are members and each has a pod of which `fits` holds.
+    fn are_all(&self, owner: &Owner, fits: impl Fn(&Kept) -> bool) -> bool {
+        let pods = self.pods.values().filter(|kept| fits(kept));
         let there: BTreeSet<Member> = pods.map(Kept::member).collect();
-        owner.members.is_subset(&there)
+        !owner.members.is_empty() && owner.members.is_subset(&there)
     }
 
     /// Members without a pod: not made yet, or removed by somebody else.

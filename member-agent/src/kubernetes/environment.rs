@@ -21,11 +21,11 @@ pub(super) struct Seat<'a> {
 
 /// Adds environment and volume to every container of a pod.
 ///
-/// The volume is why a gang starts whole: it draws on the gate, a ConfigMap that does not exist
-/// until every member is admitted, and a kubelet starts no container of a pod, init containers
-/// included, before all its volumes are there. The kubelet tries again at doubling distances from
-/// 0.5 s to about 2 min, so the gate costs at most as long again as the slowest member took to be
-/// admitted.
+/// The volume is why a gang starts whole: it draws on the gate, a key of the owner object that is
+/// not there until every member is admitted, and a kubelet starts no container of a pod, init
+/// containers included, before all its volumes are there. The kubelet tries again at doubling
+/// distances from 0.5 s to about 2 min, so the gate costs at most as long again as the slowest
+/// member took to be admitted.
 pub(super) fn furnish(spec: &mut Map<String, Value>, seat: &Seat<'_>, gate: &str) {
     let variables = variables(seat);
     for kind in ["initContainers", "containers"] {
@@ -45,7 +45,11 @@ pub(super) fn furnish(spec: &mut Map<String, Value>, seat: &Seat<'_>, gate: &str
     let field =
         |path: &str| json!({"path": path, "fieldRef": {"fieldPath": format!("metadata.{path}")}});
     let downward = json!({"items": [field("annotations"), field("labels")]});
-    let sources = json!([{"downwardAPI": downward}, {"configMap": {"name": gate}}]);
+    let gate = json!({
+        "name": names::owner(seat.order.key.gang),
+        "items": [{"key": gate, "path": names::PEERS}],
+    });
+    let sources = json!([{"downwardAPI": downward}, {"configMap": gate}]);
     let volume = json!({"name": names::VOLUME, "projected": {"sources": sources}});
     array(spec, "volumes").push(volume);
 }

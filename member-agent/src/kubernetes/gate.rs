@@ -10,9 +10,8 @@ use kube::api::Api;
 
 use super::KubernetesBackend;
 use super::client::{Trouble, found};
-use super::manifest;
 use super::options::Step;
-use super::record::Record;
+use super::record::{Record, is_open};
 use crate::backend::GangKey;
 
 /// One chore.
@@ -57,8 +56,9 @@ impl KubernetesBackend {
         }
     }
 
-    /// Lets user code start. The mark in the owner object comes first and is refused when a stop
-    /// was marked meanwhile: the two cannot both believe that they came first.
+    /// Lets user code start, in one write that compares the owner object's version: it is refused
+    /// when a stop was marked meanwhile, and a stop that is marked after it finds it done. Every
+    /// member is admitted, hence bound, so it also says that the order was done.
     async fn open_gate(&self, key: GangKey, namespace: &str) -> Result<(), Trouble> {
         let Some(mut owner) = self.read_owner(namespace, key.gang).await? else {
             return Ok(());
@@ -66,24 +66,19 @@ impl KubernetesBackend {
         let Some(mut record) = Record::read(&owner) else {
             return Ok(());
         };
-        if record.key != key || record.stopping || !record.complete {
+        if record.key != key || record.stopping || is_open(&owner) {
             return Ok(());
         }
+        record.complete = true;
+        record.write(&mut owner);
+        record.open(&mut owner);
         let api: Api<ConfigMap> = self.cluster.within(namespace);
-        if !record.open {
-            record.open = true;
-            owner.data = Some(record.data());
-            owner = match self.cluster.replace(&api, &owner).await {
-                Ok(owner) => owner,
-                // Whatever it was is seen in a moment, and judged again.
-                Err(Trouble::Changed | Trouble::NotFound) => return Ok(()),
-                Err(trouble) => return Err(trouble),
-            };
-            self.options.hook.passed(Step::GateMarked)?;
+        match self.cluster.replace(&api, &owner).await {
+            Ok(_) => {}
+            // Whatever it was is seen in a moment, and judged again.
+            Err(Trouble::Changed | Trouble::NotFound) => return Ok(()),
+            Err(trouble) => return Err(trouble),
         }
-        self.cluster
-            .ensure(&api, &manifest::gate(&record, &owner))
-            .await?;
         tracing::info!(%key, "every member is admitted, user code may start");
         self.options.hook.passed(Step::GateOpened)
     }

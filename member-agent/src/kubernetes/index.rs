@@ -132,29 +132,25 @@ impl Index {
     }
 
     pub(super) fn apply_config(&mut self, config: &ConfigMap) {
-        let Some((key, part)) = config_key(config) else {
+        let Some(key) = owner_key(config) else {
             return;
         };
-        let entry = self.gangs.entry(key).or_default();
-        if part == Part::Gate.label() {
-            entry.gates.insert(owner_uid(config).to_owned());
-        } else if let Some(record) = Record::read(config).filter(|record| record.key == key) {
+        if let Some(record) = Record::read(config).filter(|record| record.key == key) {
+            let entry = self.gangs.entry(key).or_default();
             entry.own(Owner::of(config, record));
         }
         self.touched.insert(key);
     }
 
     pub(super) fn remove_config(&mut self, config: &ConfigMap) {
-        let Some((key, part)) = config_key(config) else {
+        let Some(key) = owner_key(config) else {
             return;
         };
         let Some(entry) = self.gangs.get_mut(&key) else {
             return;
         };
         let uid = config.metadata.uid.as_deref().unwrap_or_default();
-        if part == Part::Gate.label() {
-            entry.gates.remove(owner_uid(config));
-        } else if entry.owner.as_ref().is_some_and(|owner| owner.uid == uid) {
+        if entry.owner.as_ref().is_some_and(|owner| owner.uid == uid) {
             entry.disown();
         }
         self.touched.insert(key);
@@ -177,7 +173,7 @@ impl Index {
                 }
                 Some(_) => {}
                 None => {
-                    self.forget_if_empty(key);
+                    self.gangs.remove(&key);
                     if self.told.remove(&key).is_some() {
                         news.push(ClusterEvent::GangGone(key));
                     }
@@ -224,7 +220,7 @@ impl Index {
             };
             if owner.record.stopping && entry.pods.is_empty() {
                 chores.insert(Chore::Collect { key });
-            } else if !owner.record.stopping && entry.is_whole(owner, admitted) {
+            } else if !owner.record.stopping && entry.may_open(owner, admitted) {
                 chores.insert(Chore::Open { key, namespace });
             }
         }
@@ -258,17 +254,6 @@ impl Index {
         true
     }
 
-    /// A gate that outlived its gang is nothing to tell, and is not forgotten before it goes.
-    fn forget_if_empty(&mut self, key: GangKey) {
-        if self
-            .gangs
-            .get(&key)
-            .is_some_and(|entry| entry.gates.is_empty())
-        {
-            self.gangs.remove(&key);
-        }
-    }
-
     fn shown(&self, kept: &Kept) -> phase::Shown {
         phase::shown(&kept.pod, self.hosts.machine(kept.host()))
     }
@@ -296,7 +281,7 @@ impl Index {
         Some(GangSeen {
             key,
             attempt: record.map_or_else(attempt, |record| record.attempt),
-            complete: record.is_none_or(|record| record.complete),
+            complete: owner.is_none_or(|owner| entry.is_complete(owner)),
             terms: own_terms.or_else(terms).unwrap_or_default(),
             stopping: record.is_some_and(|record| record.stopping),
             pods: pods.into_iter().map(|(_, pod)| pod).collect(),
@@ -327,18 +312,11 @@ fn member_key(pod: &Pod) -> Option<GangKey> {
     names::key(pod.metadata.labels.as_ref()?)
 }
 
-fn config_key(config: &ConfigMap) -> Option<(GangKey, &str)> {
+/// The gang and epoch of an owner object.
+fn owner_key(config: &ConfigMap) -> Option<GangKey> {
     let labels = config.metadata.labels.as_ref()?;
-    Some((names::key(labels)?, labels.get(names::PART)?))
-}
-
-/// UID of the owner object that a gate belongs to.
-fn owner_uid(gate: &ConfigMap) -> &str {
-    let owners = gate.metadata.owner_references.as_deref();
-    owners
-        .unwrap_or_default()
-        .first()
-        .map_or("", |owner| owner.uid.as_str())
+    let part = labels.get(names::PART)?;
+    names::key(labels).filter(|_| part == Part::Owner.label())
 }
 
 #[cfg(test)]

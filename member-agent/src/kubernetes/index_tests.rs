@@ -44,7 +44,7 @@ fn record() -> Record {
         key: key(),
         attempt: 0,
         complete: true,
-        open: false,
+        resizing: false,
         stopping: false,
         terms: GangTerms::default(),
         roles: vec![RoleRecord {
@@ -64,10 +64,10 @@ fn owner(record: &Record) -> ConfigMap {
     serde_json::from_value(owner).expect("a ConfigMap")
 }
 
-fn gate() -> ConfigMap {
-    let gate = super::super::manifest::gate(&record(), &owner(&record()));
-    assert!(gate.metadata.uid.is_none());
-    gate
+fn open() -> ConfigMap {
+    let mut open = owner(&record());
+    record().open(&mut open);
+    open
 }
 
 fn pod(rank: u32, node: &str, status: Value) -> Pod {
@@ -143,7 +143,7 @@ fn opens(index: &Index) -> bool {
 }
 
 #[tokio::test]
-async fn the_gate_waits_for_every_kubelet_and_for_the_record() {
+async fn the_gate_waits_for_every_kubelet() {
     let (a, b) = (pod(0, "a", admitted()), pod(1, "b", admitted()));
     assert!(opens(&loaded(&[a.clone(), b.clone()], &[owner(&record())])));
     let pending = pod(1, "b", json!({"phase": "Pending"}));
@@ -163,24 +163,34 @@ async fn the_gate_waits_for_every_kubelet_and_for_the_record() {
         &[a.clone(), elsewhere],
         &[owner(&record())]
     )));
-    let changes: [fn(&mut Record); 2] = [|r| r.complete = false, |r| r.stopping = true];
+    let mut young = record();
+    young.complete = false;
+    assert!(opens(&loaded(&[a.clone(), b.clone()], &[owner(&young)])));
+    let changes: [fn(&mut Record); 2] = [|r| r.resizing = true, |r| r.stopping = true];
     for change in changes {
         let mut record = record();
         change(&mut record);
         assert!(!opens(&loaded(&[a.clone(), b.clone()], &[owner(&record)])));
     }
-    let configs = [owner(&record()), gate()];
-    assert!(
-        !opens(&loaded(&[a.clone(), b.clone()], &configs)),
-        "it is open"
-    );
-    let mut cut_short = record();
-    cut_short.open = true;
-    let marked = loaded(&[a, b], &[owner(&cut_short)]);
-    assert!(
-        opens(&marked),
-        "marked by a life that ended before it made the gate"
-    );
+    assert!(!opens(&loaded(&[a, b], &[open()])), "it is open");
+}
+
+#[tokio::test]
+async fn a_bind_is_complete_when_every_member_is_bound() {
+    let mut young = record();
+    young.complete = false;
+    let complete = |pods: &[Pod], record: &Record| {
+        let index = loaded(pods, &[owner(record)]);
+        index.gang(key()).expect("it is there").complete
+    };
+    let (a, b) = (pod(0, "a", json!({})), pod(1, "b", json!({})));
+    let mut unbound = b.clone();
+    unbound.spec.as_mut().expect("it has one").node_name = None;
+    assert!(!complete(std::slice::from_ref(&a), &young));
+    assert!(!complete(&[a.clone(), unbound], &young));
+    assert!(complete(&[a.clone(), b.clone()], &young));
+    young.resizing = true;
+    assert!(!complete(&[a, b], &young), "others are still asked to go");
 }
 
 #[tokio::test]

@@ -1,13 +1,12 @@
 //! From one gang's order to the objects of a member cluster.
 //!
-//! Owns what the agent writes: the owner object, the headless Service, carried ConfigMaps, the
-//! gate and the pods. Pure: the same order gives the same objects. Never asks the cluster.
+//! Owns what the agent writes: the owner object, the headless Service, carried ConfigMaps and the
+//! pods. Pure: the same order gives the same objects. Never asks the cluster.
 //!
 //! ```text
 //!   owner (ConfigMap) ─┬─ Service     names for the pods: MERIDIAN_MASTER_ADDR
-//!                      ├─ ConfigMaps  that the job brought along
-//!                      ├─ pods        each mounts the gate, so no container starts without it
-//!                      └─ gate (ConfigMap), made when every kubelet has admitted its pod
+//!     └ gate (a key)   ├─ ConfigMaps  that the job brought along
+//!                      └─ pods        each mounts the gate, so no container starts without it
 //! ```
 
 use std::collections::BTreeMap;
@@ -159,10 +158,10 @@ impl<'a> Manifests<'a> {
             world: &self.world,
             at,
         };
-        let gate = owner.metadata.uid.as_deref().unwrap_or_default();
+        let owner_uid = owner.metadata.uid.as_deref().unwrap_or_default();
         let spec = object(&mut pod, "spec");
         self.place(spec, member);
-        environment::furnish(spec, &seat, &names::gate(gate));
+        environment::furnish(spec, &seat, &names::gate(owner_uid));
         give_devices(spec, role.request, self.devices);
         pod["apiVersion"] = json!("v1");
         pod["kind"] = json!("Pod");
@@ -264,7 +263,7 @@ impl<'a> Manifests<'a> {
         let order = self.order;
         let mut labels: BTreeMap<String, String> = match part {
             Part::Member => order.labels.clone().into_iter().collect(),
-            Part::Owner | Part::Gate | Part::Carried | Part::Service => BTreeMap::new(),
+            Part::Owner | Part::Carried | Part::Service => BTreeMap::new(),
         };
         labels.extend(key_labels(&order.terms, part, order.key));
         let workload = &order.workload;
@@ -277,29 +276,6 @@ impl<'a> Manifests<'a> {
             }
         }
         labels
-    }
-}
-
-/// The gate: with it, the kubelets start the containers of a gang. It tells each of them who its
-/// peers are.
-pub(super) fn gate(record: &Record, owner: &ConfigMap) -> ConfigMap {
-    let uid = owner.metadata.uid.as_deref().unwrap_or_default();
-    let peer = |member: Member| {
-        let role = &record.roles[member.role].name;
-        json!({"role": role, "rank": member.rank, "node": member.node,
-               "host": names::host(role, member.rank)})
-    };
-    let peers: Vec<Value> = record.members().into_iter().map(peer).collect();
-    ConfigMap {
-        metadata: ObjectMeta {
-            name: Some(names::gate(uid)),
-            namespace: owner.metadata.namespace.clone(),
-            labels: Some(key_labels(&record.terms, Part::Gate, record.key)),
-            owner_references: Some(vec![reference(owner)]),
-            ..ObjectMeta::default()
-        },
-        data: Some(own("peers.json", &Value::Array(peers).to_string())),
-        ..ConfigMap::default()
     }
 }
 

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use meridian_api::ids::{Epoch, GangId, Uid};
 use meridian_api::units::{Mebibytes, MilliCpus};
 
+use super::super::record::is_open;
 use super::*;
 use crate::backend::{GangKey, MemberOrder, RoleOrder, Workload};
 
@@ -157,7 +158,13 @@ fn no_container_starts_without_the_gate() {
         let body = pod(at).body;
         let volumes = body["spec"]["volumes"].as_array().expect("a list");
         let sources = &volumes[0]["projected"]["sources"];
-        assert_eq!(sources[1]["configMap"], json!({"name": "meridian-gate-0b"}));
+        let gate = json!({"key": "peers-0b.json", "path": "peers.json"});
+        let owner = names::owner(order().key.gang);
+        assert_eq!(
+            sources[1]["configMap"],
+            json!({"name": owner, "items": [gate]}),
+            "not optional"
+        );
         for kind in ["initContainers", "containers"] {
             for container in body["spec"][kind].as_array().expect("a list") {
                 assert_eq!(container["volumeMounts"][0]["name"], names::VOLUME);
@@ -264,14 +271,26 @@ fn everything_goes_with_its_owner_and_is_a_real_object() {
         Some(&reference[..])
     );
     let record = Record::read(&owner).expect("its own");
-    assert!(record.has_members_of(&order) && !record.complete && !record.open);
-    let gate = gate(&record, &owner);
-    assert_eq!(
-        gate.metadata.owner_references.as_deref(),
-        Some(&reference[..])
-    );
-    let peers = &gate.data.expect("it has some")["peers.json"];
-    assert!(peers.contains("\"host\":\"worker-1\""), "{peers}");
+    assert!(record.has_members_of(&order) && !record.complete);
+}
+
+#[test]
+fn the_gate_stays_open_and_tells_of_the_peers_that_are() {
+    let mut held = owner();
+    let peers = |held: &ConfigMap| held.data.as_ref()?.get("peers-0b.json").cloned();
+    let mut record = Record::of(&order());
+    record.write(&mut held);
+    assert!(peers(&held).is_none() && !is_open(&held));
+    record.open(&mut held);
+    assert!(is_open(&held));
+    let all = peers(&held).expect("it is open");
+    assert!(all.contains("\"host\":\"worker-1\""), "{all}");
+    record.roles.pop();
+    record.write(&mut held);
+    let fewer = peers(&held).expect("it stays open");
+    assert!(!fewer.contains("worker-1"), "{fewer}");
+    held.metadata.uid = Some("0c".to_owned());
+    assert!(!is_open(&held), "another owner's gate is none");
 }
 
 #[test]

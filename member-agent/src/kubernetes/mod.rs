@@ -1,20 +1,21 @@
 //! A real member cluster behind the Kubernetes API.
 //!
 //! Owns the Kubernetes side of `ClusterBackend`: a gang becomes an owner object, a headless
-//! Service, a gate and pods that the agent binds itself. Never touches an object that it did not
+//! Service and pods that the agent binds itself. Never touches an object that it did not
 //! make, never believes anything gone that the API did not say is gone, and never decides what
 //! runs.
 //!
 //! ```text
-//! bind   claim (owner object, one per gang) → Service → pods, unbound → bindings → "complete"
+//! bind   claim (owner object, one per gang) → Service → pods, unbound → bindings
 //! watch  every pod admitted by its kubelet → gate → containers start, all of them
-//! stop   "stopping" in the owner object → pods end, with grace → Service, gate, owner go
+//! stop   "stopping" in the owner object → pods end, with grace → Service, owner go
 //! ```
 //!
 //! - **The fence** is the owner object. Its name is the gang's, so two epochs of a gang cannot both
 //!   have one, and every write to it compares its version.
-//! - **The gate** is named after the UID of the owner object. What an unanswered bind leaves
-//!   behind mounts a gate that never comes: it cannot start, whenever it arrives.
+//! - **The gate** is a key of the owner object, named after its UID: whether a gang starts or stops
+//!   is decided by one compared write. What an unanswered bind leaves behind mounts a key that
+//!   never comes: it cannot start, whenever it arrives.
 //! - **A step done again** meets what it made and goes on from there.
 
 mod bind;
@@ -33,6 +34,7 @@ pub mod names;
 mod options;
 pub mod others;
 mod phase;
+mod prepared;
 mod record;
 mod resize;
 mod stop;
@@ -60,6 +62,7 @@ use crate::backend::{
 };
 use client::{Cluster, Trouble};
 use index::Index;
+use prepared::Prepared;
 
 /// The member cluster behind one Kubernetes API. Cheap to clone.
 #[derive(Clone)]
@@ -69,6 +72,7 @@ pub struct KubernetesBackend {
     /// Namespaces of gangs that were seen or bound: what is asked about them need not look
     /// through the whole cluster.
     homes: std::sync::Arc<Mutex<BTreeMap<GangId, String>>>,
+    prepared: std::sync::Arc<Prepared>,
 }
 
 /// A whole listing, and where watches of it begin.
@@ -92,6 +96,7 @@ impl KubernetesBackend {
             cluster,
             options: std::sync::Arc::new(options),
             homes: std::sync::Arc::default(),
+            prepared: std::sync::Arc::default(),
         }
     }
 

@@ -46,6 +46,8 @@ pub const CHECKPOINT_BY: &str = "meridian.dev/checkpoint-by";
 pub const CHECKPOINT: &str = "meridian.dev/checkpoint";
 /// Key of the record in an owner object.
 pub const RECORD: &str = "gang.json";
+/// File in which containers find their peers.
+pub const PEERS: &str = "peers.json";
 /// Volume that the agent adds to each pod, and where it is mounted.
 pub const VOLUME: &str = "meridian-gang";
 /// Where containers find it.
@@ -61,10 +63,8 @@ const HASH: usize = 8;
 /// What an object of the agent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The owner of all others of a gang.
+    /// The owner of all others of a gang, and its gate.
     Owner,
-    /// The object without which no container of the gang starts.
-    Gate,
     /// A ConfigMap that a job brought along.
     Carried,
     /// The Service that gives pods names.
@@ -79,7 +79,6 @@ impl Part {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Owner => "owner",
-            Self::Gate => "gate",
             Self::Carried => "carried",
             Self::Service => "service",
             Self::Member => "member",
@@ -100,10 +99,10 @@ pub fn owner(gang: GangId) -> String {
     format!("meridian-gang-{}", gang_label(gang))
 }
 
-/// Name of the gate that belongs to one owner object and to no other one of the same name.
+/// Key of the gate in the owner object of that UID, and in no other one of the same name.
 #[must_use]
 pub fn gate(owner_uid: &str) -> String {
-    format!("meridian-gate-{owner_uid}")
+    format!("peers-{owner_uid}.json")
 }
 
 /// The gang and epoch that an object's labels name; `None` for what is not the agent's.
@@ -249,7 +248,7 @@ mod tests {
             names.push(priority_class(class, value));
         }
         names.extend([host("worker", 3), host(long, 3), host(long, 4)]);
-        names.extend([owner(some_key(1).gang), gate(&Uid(3).to_string())]);
+        names.push(owner(some_key(1).gang));
         for name in &names {
             assert!(is_dns_label(name), "{name:?}");
         }

@@ -76,12 +76,10 @@ pub enum Step {
     PodBound,
     /// All pods are bound.
     PodsBound,
-    /// The owner object says that the order was done.
-    Recorded,
-    /// The owner object says that the gate opens.
-    GateMarked,
-    /// The gate is there: user code starts.
+    /// The gate is open: user code starts.
     GateOpened,
+    /// The owner object says that a resize was done.
+    Recorded,
     /// The owner object says that the gang stops.
     StopMarked,
     /// Every pod is asked to end.
@@ -90,16 +88,15 @@ pub enum Step {
 
 impl Step {
     /// Every step, in the order of a gang's life.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::Claimed,
         Self::Furnished,
         Self::PodMade,
         Self::PodsMade,
         Self::PodBound,
         Self::PodsBound,
-        Self::Recorded,
-        Self::GateMarked,
         Self::GateOpened,
+        Self::Recorded,
         Self::StopMarked,
         Self::PodsAsked,
     ];

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ConfigMap;
 use meridian_api::units::Resources;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::names;
 use crate::backend::{GangKey, GangOrder, GangTerms, MemberOrder};
@@ -21,10 +22,11 @@ pub(super) struct Record {
     pub(super) key: GangKey,
     /// The step under the epoch.
     pub(super) attempt: u32,
-    /// Every step of that attempt was done.
+    /// Every step of that attempt was done. A bind leaves it to the gate to say so.
     pub(super) complete: bool,
-    /// User code may start: the gate was opened or is about to be. Never taken back.
-    pub(super) open: bool,
+    /// Members come and go: nothing follows from those that are there.
+    #[serde(default)]
+    pub(super) resizing: bool,
     /// Asked to stop. Never taken back.
     pub(super) stopping: bool,
     /// Its terms.
@@ -95,7 +97,7 @@ impl Record {
             key: order.key,
             attempt: order.attempt,
             complete: false,
-            open: false,
+            resizing: false,
             stopping: false,
             terms: order.terms.clone(),
             roles: roles(order),
@@ -108,10 +110,37 @@ impl Record {
         serde_json::from_str(text).ok()
     }
 
-    /// The data of an owner object.
+    /// The data of an owner object that is not made yet.
     pub(super) fn data(&self) -> BTreeMap<String, String> {
         let text = serde_json::to_string(self).expect("plain data without maps");
         BTreeMap::from([(names::RECORD.to_owned(), text)])
+    }
+
+    /// Changes an owner object to say this; a gate that is open stays open.
+    pub(super) fn write(&self, owner: &mut ConfigMap) {
+        let open = is_open(owner);
+        owner.data.get_or_insert_default().extend(self.data());
+        if open {
+            self.open(owner);
+        }
+    }
+
+    /// Opens the gate in an owner object: with it, the kubelets start the containers of the gang.
+    /// It tells each of them who its peers are.
+    pub(super) fn open(&self, owner: &mut ConfigMap) {
+        let gate = names::gate(owner.metadata.uid.as_deref().unwrap_or_default());
+        let data = owner.data.get_or_insert_default();
+        data.insert(gate, self.peers());
+    }
+
+    fn peers(&self) -> String {
+        let peer = |member: Member| {
+            let role = &self.roles[member.role].name;
+            json!({"role": role, "rank": member.rank, "node": member.node,
+                   "host": names::host(role, member.rank)})
+        };
+        let peers = self.members().into_iter().map(peer);
+        Value::Array(peers.collect()).to_string()
     }
 
     /// True when it has exactly the members of `order`.
@@ -135,6 +164,13 @@ impl Record {
         members.sort_by_key(|member| (member.role, member.rank));
         members
     }
+}
+
+/// True when the gate in an owner object is open. It is never shut again.
+pub(super) fn is_open(owner: &ConfigMap) -> bool {
+    let gate = names::gate(owner.metadata.uid.as_deref().unwrap_or_default());
+    let data = owner.data.as_ref();
+    data.is_some_and(|data| data.contains_key(&gate))
 }
 
 /// The roles of an order with their members.

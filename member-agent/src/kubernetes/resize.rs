@@ -14,6 +14,7 @@ use super::bind::{invalid, slip};
 use super::client::Trouble;
 use super::manifest::{Manifests, grace_seconds};
 use super::names;
+use super::options::Step;
 use super::record::{Member, Record, roles};
 use crate::backend::{BackendError, GangOrder, MemberOrder};
 
@@ -54,7 +55,31 @@ impl KubernetesBackend {
         let made = self.make_pods(order, &manifests, &owner, missing).await?;
         self.bind_pods(order, made).await?;
         self.leave_out(order, pods, manifests.world()).await?;
-        self.record_done(&owner).await
+        self.record_done(owner).await
+    }
+
+    /// Writes that the order was done, unless a stop came between.
+    async fn record_done(&self, mut owner: ConfigMap) -> Result<(), BackendError> {
+        let namespace = owner.metadata.namespace.as_deref().unwrap_or_default();
+        let api: Api<ConfigMap> = self.cluster.within(namespace);
+        let Some(mut record) = Record::read(&owner) else {
+            return Err(Trouble::Changed.into());
+        };
+        record.complete = true;
+        record.resizing = false;
+        record.write(&mut owner);
+        match self.cluster.replace(&api, &owner).await {
+            Ok(_) => self
+                .options
+                .hook
+                .passed(Step::Recorded)
+                .map_err(BackendError::from),
+            Err(Trouble::Changed | Trouble::NotFound) => {
+                let (held, attempt) = (record.key, record.attempt);
+                Err(BackendError::Conflict { held, attempt })
+            }
+            Err(trouble) => Err(trouble.into()),
+        }
     }
 
     async fn write_members(
@@ -65,9 +90,10 @@ impl KubernetesBackend {
     ) -> Result<ConfigMap, Trouble> {
         record.attempt = order.attempt;
         record.complete = false;
+        record.resizing = true;
         record.roles = roles(order);
         let mut owner = held.clone();
-        owner.data = Some(record.data());
+        record.write(&mut owner);
         let api: Api<ConfigMap> = self.cluster.within(&order.terms.namespace);
         self.cluster.replace(&api, &owner).await
     }

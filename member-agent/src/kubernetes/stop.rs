@@ -18,8 +18,8 @@ use super::options::Step;
 use super::record::Record;
 use crate::backend::{GangKey, Stopped};
 
-/// Times that the mark is tried against writers that come between: a bind writes the owner object
-/// twice, a gate once.
+/// Times that the mark is tried against writers that come between: a gate writes the owner object
+/// once, a resize twice.
 const MAX_TRIES: usize = 8;
 
 impl KubernetesBackend {
@@ -54,7 +54,7 @@ impl KubernetesBackend {
                 return Ok(());
             }
             record.stopping = true;
-            owner.data = Some(record.data());
+            record.write(&mut owner);
             let namespace = owner.metadata.namespace.clone().unwrap_or_default();
             let api: Api<ConfigMap> = self.cluster.within(&namespace);
             match self.cluster.replace(&api, &owner).await {
@@ -106,15 +106,6 @@ impl KubernetesBackend {
                 .await?;
         }
         let owners = self.owners_of(key).await?;
-        let (configs, _) = cluster
-            .list(&self.around::<ConfigMap>(key.gang), &of_key)
-            .await?;
-        for gate in configs.iter().filter(|config| is(config, Part::Gate)) {
-            let namespace = gate.metadata.namespace.as_deref().unwrap_or_default();
-            cluster
-                .delete(&cluster.within::<ConfigMap>(namespace), gate, None)
-                .await?;
-        }
         self.let_go_of_carried(key, &owners).await?;
         for owner in &owners {
             let namespace = owner.metadata.namespace.as_deref().unwrap_or_default();
@@ -183,13 +174,4 @@ impl KubernetesBackend {
         let (owners, _) = self.cluster.list(&self.around(key.gang), &owner).await?;
         Ok(owners)
     }
-}
-
-fn is(config: &ConfigMap, part: Part) -> bool {
-    let label = config
-        .metadata
-        .labels
-        .as_ref()
-        .and_then(|l| l.get(names::PART));
-    label.is_some_and(|label| label == part.label())
 }

@@ -1,6 +1,6 @@
 //! The watches of a cluster, as one stream of changes.
 //!
-//! Owns three watches, of nodes, pods and the agent's own ConfigMaps, and the chores that follow
+//! Owns three watches, of nodes, pods and the owner objects of gangs, and the chores that follow
 //! from them. A watch that the API server ends in good order goes on where it was; one that breaks,
 //! or is too old to go on (410), ends the stream. Never decides what runs.
 
@@ -44,15 +44,14 @@ enum Word {
 /// A word, or the end of a watch.
 type Words = BoxStream<'static, Result<Word, Trouble>>;
 
-/// Selects the agent's ConfigMaps that are watched.
+/// Selects the owner objects of gangs.
 pub(super) fn ours() -> String {
     format!(
-        "{}={},{} in ({},{})",
+        "{}={},{}={}",
         names::MANAGED_BY,
         names::MANAGER,
         names::PART,
-        Part::Owner.label(),
-        Part::Gate.label()
+        Part::Owner.label()
     )
 }
 

@@ -40,7 +40,8 @@ struct Inside {
     /// Machines with devices that somebody else has.
     occupied: BTreeSet<String>,
     pods: BTreeMap<String, Pod>,
-    configs: BTreeSet<String>,
+    /// Keys of each ConfigMap.
+    configs: BTreeMap<String, BTreeSet<String>>,
     lives: BTreeMap<String, Life>,
     ran: BTreeMap<String, Run>,
     /// A node's user code does not answer when it is asked for a checkpoint.
@@ -162,7 +163,9 @@ impl Machines {
         let mut inside = self.lock();
         match event {
             Ok(Event::Apply(config) | Event::InitApply(config)) => {
-                inside.configs.insert(name(config));
+                let keys = config.data.iter().flat_map(BTreeMap::keys);
+                let keys = keys.cloned().collect();
+                inside.configs.insert(name(config), keys);
             }
             Ok(Event::Delete(config)) => {
                 inside.configs.remove(&name(config));
@@ -283,9 +286,10 @@ impl Inside {
 
     /// Starts user code when all volumes are there.
     fn start(&mut self, pod: &Pod, id: &str, life: &Life, now: UnixMillis) -> Option<Deed> {
+        let has = |name: &str, key: &str| self.configs.get(name)?.get(key).map(drop);
         let here = volumes(pod)
             .into_iter()
-            .all(|name| self.configs.contains(&name));
+            .all(|(name, key)| has(&name, &key).is_some());
         if !here || self.stuck {
             return None;
         }
@@ -354,8 +358,8 @@ fn gpus(pod: &Pod) -> u32 {
     counts.sum::<u32>()
 }
 
-/// Names of the ConfigMaps that the pod's volumes draw on.
-fn volumes(pod: &Pod) -> Vec<String> {
+/// The keys of ConfigMaps that the pod's volumes draw on.
+fn volumes(pod: &Pod) -> Vec<(String, String)> {
     let volumes = pod
         .spec
         .iter()
@@ -364,7 +368,11 @@ fn volumes(pod: &Pod) -> Vec<String> {
     let configs = sources
         .flatten()
         .filter_map(|source| source.config_map.as_ref());
-    configs.map(|config| config.name.clone()).collect()
+    let keys = configs.flat_map(|config| {
+        let keys = config.items.iter().flatten();
+        keys.map(|item| (config.name.clone(), item.key.clone()))
+    });
+    keys.collect()
 }
 
 fn container(state: Value) -> Value {
