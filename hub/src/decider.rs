@@ -529,6 +529,7 @@ impl Decider {
             tracing::error!(?violation, "the plan breaks an invariant: thrown away");
             self.options.metrics.violations.inc();
             plan.placements.clear();
+            plan.preemptions.clear();
         }
         plan
     }

@@ -15,13 +15,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use meridian_api::ids::GangId;
 use meridian_api::units::{MilliGpus, UnixMillis};
 
-use crate::model::{LedgerRow, Measure, Place, Placed, Quota, Role, Snapshot, TenantIx};
+use crate::model::{
+    LedgerRow, Measure, Place, Placed, Preemption, Quota, Role, Snapshot, TenantIx,
+};
 use crate::quota::{ancestry, from_the_leaves};
 
-/// Rows of everything that is held, then of everything that the plan places.
+/// Rows of everything that is held, then of everything that the plan places, then of everything
+/// that it makes room for. What was held for a gang in earlier rounds counts, too; its rows are
+/// written when it is placed.
 #[must_use]
-pub fn rows(snapshot: &Snapshot, placed: &[Placed]) -> Vec<Vec<LedgerRow>> {
-    let entries = entries(snapshot, placed);
+pub fn rows(
+    snapshot: &Snapshot,
+    placed: &[Placed],
+    preemptions: &[Preemption],
+) -> Vec<Vec<LedgerRow>> {
+    let entries = entries(snapshot, placed, preemptions);
     let mut rows: Vec<Vec<LedgerRow>> = entries.iter().map(|it| all_own(it.gpus)).collect();
     // Oldest first; equal names for a gang's two epochs keep the order of the table.
     let mut by_age: Vec<usize> = (0..entries.len()).collect();
@@ -48,6 +56,7 @@ pub fn rows(snapshot: &Snapshot, placed: &[Placed]) -> Vec<Vec<LedgerRow>> {
             }
         }
     }
+    rows.truncate(snapshot.held.len() + placed.len() + preemptions.len());
     rows
 }
 
@@ -97,7 +106,11 @@ struct Entry<'a> {
     gang: GangId,
 }
 
-fn entries<'a>(snapshot: &'a Snapshot, placed: &'a [Placed]) -> Vec<Entry<'a>> {
+fn entries<'a>(
+    snapshot: &'a Snapshot,
+    placed: &'a [Placed],
+    preemptions: &'a [Preemption],
+) -> Vec<Entry<'a>> {
     let held = snapshot.held.iter().map(|held| Entry {
         tenant: held.tenant,
         place: Place {
@@ -120,7 +133,36 @@ fn entries<'a>(snapshot: &'a Snapshot, placed: &'a [Placed]) -> Vec<Entry<'a>> {
             gang: gang.gang,
         }
     });
-    held.chain(planned).collect()
+    let made = preemptions.iter().map(|made| {
+        let gang = &snapshot.waiting[made.waiting.index()];
+        Entry {
+            tenant: gang.tenant,
+            place: snapshot.place(&snapshot.pools[made.pool.index()]),
+            gpus: made.gpus,
+            before: &[],
+            since: snapshot.now,
+            gang: gang.gang,
+        }
+    });
+    let placed: BTreeSet<GangId> = placed
+        .iter()
+        .map(|placed| snapshot.waiting[placed.waiting.index()].gang)
+        .collect();
+    let holds = snapshot
+        .holds
+        .iter()
+        .filter(|hold| !placed.contains(&hold.gang));
+    let holds: Vec<Entry<'a>> = holds
+        .map(|hold| Entry {
+            tenant: hold.tenant,
+            place: hold.place(snapshot),
+            gpus: hold.resources.gpus,
+            before: &hold.rows,
+            since: hold.since,
+            gang: hold.gang,
+        })
+        .collect();
+    held.chain(planned).chain(made).chain(holds).collect()
 }
 
 /// What a placement still has to borrow.

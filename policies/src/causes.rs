@@ -30,6 +30,14 @@ pub(crate) fn explain(round: &mut Round<'_>, left: &[WaitingIx]) -> Vec<Unplaced
     let mut unplaced = Vec::with_capacity(left.len());
     for &ix in left {
         let gang = round.gang(ix);
+        if let Some((cause, start)) = round.waits_for(ix).filter(|_| !gang.suspended) {
+            unplaced.push(Unplaced {
+                waiting: ix,
+                reasons: vec![cause],
+                start: Some(start),
+            });
+            continue;
+        }
         let mask = round.mask(ix, Reach::Borrowing);
         let shared = by_kind
             .entry((round.kinds[ix.index()], mask))

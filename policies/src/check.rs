@@ -5,6 +5,7 @@
 //! snapshot and plan: no code of `decide`, `quota` or `fit` is used. Never repairs.
 
 mod ledger;
+mod preemption;
 pub mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +50,12 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
             sliced(snapshot, gang, placed, &mut found);
         }
         identity(snapshot, plan, &mut found);
-        rooms(snapshot, plan, &mut found);
+        preemption::just(snapshot, plan, &mut found);
+        if snapshot.holds.is_empty() && plan.preemptions.is_empty() {
+            rooms(snapshot, plan, &mut found);
+        } else {
+            preemption::rooms_with_holds(snapshot, plan, &mut found);
+        }
         ledger::limits(snapshot, plan, &mut found);
         ledger::limits_of_jobs(snapshot, plan, &mut found);
         ledger::rows_add_up(snapshot, plan, &mut found);
@@ -72,8 +78,8 @@ fn coverage(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
             ),
         }
     }
-    for (gang, count) in snapshot.waiting.iter().zip(times) {
-        if count != 1 {
+    for (gang, count) in snapshot.waiting.iter().zip(&times) {
+        if *count != 1 {
             report(
                 found,
                 "L1",
@@ -81,9 +87,26 @@ fn coverage(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
             );
         }
     }
-    for placed in &plan.placements {
-        if placed.pool.index() >= snapshot.pools.len() {
-            report(found, "S5", format!("no pool {}", placed.pool.0));
+    let pools = plan.placements.iter().map(|placed| placed.pool);
+    for pool in pools.chain(plan.preemptions.iter().map(|made| made.pool)) {
+        if pool.index() >= snapshot.pools.len() {
+            report(found, "S5", format!("no pool {}", pool.0));
+        }
+    }
+    for made in &plan.preemptions {
+        let told = times.get(made.waiting.index()) == Some(&1);
+        if !told {
+            let ix = made.waiting.0;
+            report(
+                found,
+                "L1",
+                format!("room is made for gang {ix}, which does not wait"),
+            );
+        }
+    }
+    for lapsed in &plan.lapsed {
+        if lapsed.hold.index() >= snapshot.holds.len() {
+            report(found, "L1", format!("no hold {}", lapsed.hold.0));
         }
     }
     for unplaced in &plan.unplaced {

@@ -14,10 +14,13 @@ use crate::causes;
 use crate::fit::{Fit, fit};
 use crate::history::use_of;
 use crate::model::{
-    Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, Lacking, Place, Placed, Plan, Pool,
-    PoolIx, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx, Use, Waiting, WaitingIx,
+    Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, HoldRoom, Lacking, Place, Placed,
+    Plan, Pool, PoolIx, Preemption, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx, Use,
+    Waiting, WaitingIx,
 };
 use crate::order::Queue;
+use crate::preempt::Preemptions;
+use crate::preempt::holds::{self, Kept};
 use crate::quota::{Ledger, Reach, gpus_per_job};
 use crate::shapes;
 use crate::shares::Shares;
@@ -33,7 +36,8 @@ use crate::slots::{Mask, Slot, slots, without};
 /// to resizing.
 ///
 /// A gang that fits nowhere is passed over, and later ones may use the room (backfill), apart from
-/// what slots keep for the oldest that wait too long (see `slots`).
+/// what slots keep for the oldest that wait too long (see `slots`). First it is looked whether
+/// others must make room for it (see `preempt`): from then on that room is its own.
 ///
 /// Room and quota only shrink during a round, so a gang that failed once would fail again, and
 /// so would every gang like it: the cost is that of the different gangs, not of all.
@@ -41,8 +45,10 @@ use crate::slots::{Mask, Slot, slots, without};
 pub fn decide(snapshot: &Snapshot) -> Plan {
     let mut round = Round::new(snapshot);
     let mut shares = Shares::new(snapshot);
-    let mut placements = Vec::new();
+    let mut placements = round.settle_holds();
+    let has_place: BTreeSet<WaitingIx> = placements.iter().map(|placed| placed.waiting).collect();
     let mut left: Vec<WaitingIx> = (0..).map(WaitingIx).take(snapshot.waiting.len()).collect();
+    left.retain(|ix| !has_place.contains(ix));
     for reach in [Reach::Nominal, Reach::Borrowing] {
         let mut failed = BTreeSet::new();
         let mut passed_over = Vec::new();
@@ -64,19 +70,31 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     // Stable, so each part keeps the order of the queue.
     left.sort_by_key(|ix| round.borrows(*ix));
     let unplaced = causes::explain(&mut round, &left);
-    let regraded = write_rows(snapshot, &mut placements);
+    let Preemptions { made, lapsed, .. } = round.preemptions;
+    let mut preemptions = made;
+    let regraded = write_rows(snapshot, &mut placements, &mut preemptions);
     Plan {
         placements,
         unplaced,
         regraded,
+        preemptions,
+        lapsed,
     }
 }
 
 /// Writes the ledger's rows into the placements; what else stands on other quota than before is
 /// returned.
-fn write_rows(snapshot: &Snapshot, placements: &mut [Placed]) -> Vec<Regraded> {
-    let mut rows = books::rows(snapshot, placements);
-    let planned = rows.split_off(snapshot.held.len());
+fn write_rows(
+    snapshot: &Snapshot,
+    placements: &mut [Placed],
+    preemptions: &mut [Preemption],
+) -> Vec<Regraded> {
+    let mut rows = books::rows(snapshot, placements, preemptions);
+    let mut planned = rows.split_off(snapshot.held.len());
+    let held_for = planned.split_off(placements.len());
+    for (made, rows) in preemptions.iter_mut().zip(held_for) {
+        made.rows = rows;
+    }
     for (placed, rows) in placements.iter_mut().zip(planned) {
         placed.rows = rows;
     }
@@ -98,6 +116,16 @@ pub(crate) struct PoolState {
     version: u32,
 }
 
+impl PoolState {
+    /// Takes room out of what anybody sees; says what was taken.
+    pub(crate) fn keep(&mut self, snapshot: &Snapshot, room: &[HoldRoom]) -> Vec<Kept> {
+        let kept = holds::keep(snapshot, &mut self.shapes, room);
+        self.free = shapes::free(&self.shapes).gpus;
+        self.version += 1;
+        kept
+    }
+}
+
 /// Answer of the last search for one shape of gang in one pool.
 struct Remembered {
     version: u32,
@@ -110,7 +138,10 @@ pub(crate) struct Round<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) ledger: Ledger<'a>,
     pub(crate) pools: Vec<PoolState>,
-    open: Vec<PoolIx>,
+    pub(crate) open: Vec<PoolIx>,
+    pub(crate) preemptions: Preemptions,
+    /// Placements so far.
+    pub(crate) placed: u32,
     pub(crate) kinds: Vec<Kind>,
     /// Ordinal of the gang's shape, equal shapes being one.
     pub(crate) shape_of: Vec<u32>,
@@ -132,11 +163,14 @@ impl<'a> Round<'a> {
         let (kinds, shape_of) = kinds(snapshot);
         let ledger = Ledger::new(snapshot);
         let slots = slots(snapshot, &ledger, &kinds);
+        let mut pools: Vec<PoolState> = snapshot.pools.iter().map(state).collect();
         Self {
             snapshot,
             ledger,
             slots: slots.into_iter().map(Some).collect(),
-            pools: snapshot.pools.iter().map(state).collect(),
+            preemptions: Preemptions::new(snapshot, &mut pools),
+            placed: 0,
+            pools,
             open: open_pools(snapshot),
             kinds,
             shape_of,
@@ -175,14 +209,31 @@ impl<'a> Round<'a> {
         if barred || failed.contains(&(kind, mask)) {
             return None;
         }
+        let hold = self.preemptions.hold_of(ix);
+        let snapshot = self.snapshot;
+        let own = hold.map(|hold| &snapshot.holds[hold.index()]);
+        if let Some(hold) = own {
+            self.uncharge(hold);
+        }
         self.keep_quota(mask);
         let best = self.best(ix, reach, mask);
+        if best.is_none() && hold.is_none() {
+            self.make_room(ix, reach, mask);
+        }
         self.give_back_quota(mask);
         let Some((pool, score, pods, found)) = best else {
-            failed.insert((kind, mask));
+            if let Some(hold) = own {
+                self.charge_again(hold);
+            } else if !self.preemptions.waits_for_room(ix) {
+                failed.insert((kind, mask));
+            }
             return None;
         };
         self.commit(ix, pool, &pods, &found);
+        if let Some(hold) = hold {
+            self.leave_hold(hold);
+            self.remembered.clear();
+        }
         let gpus = gang.shape.gpus(&pods);
         Some(Placed {
             waiting: ix,
@@ -381,7 +432,7 @@ impl<'a> Round<'a> {
         self.remembered.get(&key)?.found.as_ref()
     }
 
-    fn commit(&mut self, ix: WaitingIx, pool: PoolIx, pods: &[u32], found: &Fit) {
+    pub(crate) fn commit(&mut self, ix: WaitingIx, pool: PoolIx, pods: &[u32], found: &Fit) {
         let gang = self.gang(ix);
         let place = self.snapshot.place(&self.snapshot.pools[pool.index()]);
         let demand = gang.shape.demand(pods);
@@ -390,6 +441,7 @@ impl<'a> Round<'a> {
             .expect("a fit takes from the shapes it was made for");
         state.free = state.free.saturating_sub(demand.gpus);
         state.version += 1;
+        self.placed += 1;
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
     }
 

@@ -9,6 +9,7 @@ use meridian_api::units::UnixMillis;
 
 use crate::diagnosis::{amount, cards};
 use crate::model::{Cause, Placed, Plan, Snapshot, Unplaced, WaitingIx};
+use crate::preempt::words::lines;
 
 /// The plan as text: first what is placed, in order of decision, with hosts and score, then the
 /// queue with every reason. Equal plans give equal text.
@@ -18,6 +19,25 @@ pub fn render(snapshot: &Snapshot, plan: &Plan) -> String {
     line(&mut text, format_args!("placed {}", plan.placements.len()));
     for placed in &plan.placements {
         render_placed(&mut text, snapshot, placed);
+    }
+    if !plan.preemptions.is_empty() {
+        line(
+            &mut text,
+            format_args!("room is made for {}", plan.preemptions.len()),
+        );
+    }
+    for made in &plan.preemptions {
+        for words in lines(snapshot, made) {
+            line(&mut text, format_args!("  {words}"));
+        }
+    }
+    for lapsed in &plan.lapsed {
+        let hold = snapshot.holds.get(lapsed.hold.index());
+        let gang = hold.map_or_else(String::new, |hold| hold.gang.to_string());
+        line(
+            &mut text,
+            format_args!("hold of {gang} ends: {:?}", lapsed.why),
+        );
     }
     line(&mut text, format_args!("waiting {}", plan.unplaced.len()));
     for (position, unplaced) in plan.unplaced.iter().enumerate() {

@@ -21,6 +21,7 @@ pub mod nodes;
 pub mod order;
 mod packing;
 mod pick;
+pub mod preempt;
 pub mod quota;
 pub mod record;
 mod rules;

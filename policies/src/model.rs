@@ -8,6 +8,13 @@ use meridian_api::kinds::tenant::OnExhausted;
 use meridian_api::units::{MicroMoney, MilliGpus, Millis, Resources, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+mod preemption;
+
+pub use preemption::{
+    ClassRule, EvictedBy, Hold, HoldRoom, HostRow, Lapse, Lapsed, Leaves, Leaving, Preemption,
+    Rule, Seat, Stage, Standing, Victim, Yield,
+};
+
 macro_rules! ordinal {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -60,6 +67,14 @@ ordinal!(
     /// Row of [`Snapshot::waiting`].
     WaitingIx
 );
+ordinal!(
+    /// Row of [`Snapshot::hosts`].
+    HostIx
+);
+ordinal!(
+    /// Row of [`Snapshot::holds`].
+    HoldIx
+);
 
 /// Everything one decision may look at, frozen. Tables are sorted by name (or id), so ordinals
 /// are stable for the same fleet and ties that end with an ordinal end with a name.
@@ -91,6 +106,12 @@ pub struct Snapshot {
     pub held: Vec<Held>,
     /// Gangs that wait for a place, by submission time, then id.
     pub waiting: Vec<Waiting>,
+    /// Hosts on which placements stand, as far as agents say, by pool.
+    #[serde(default)]
+    pub hosts: Vec<HostRow>,
+    /// Room that is kept for gangs while others leave, by gang.
+    #[serde(default)]
+    pub holds: Vec<Hold>,
 }
 
 impl Snapshot {
@@ -129,6 +150,9 @@ pub struct Class {
     pub priority: i32,
     /// Its work does not wait for slots of lower classes: a service never stands behind batch.
     pub ignores_slots: bool,
+    /// How its work makes room for others.
+    #[serde(default)]
+    pub rule: ClassRule,
 }
 
 /// One node of the tenant tree.
@@ -150,6 +174,10 @@ pub struct Tenant {
     pub weight: u32,
     /// What it itself has held on average, lately most.
     pub history: Use,
+    /// Work that it lost to preemption in the last hour: seconds of a reference card, in
+    /// thousandths.
+    #[serde(default)]
+    pub lost: u64,
 }
 
 /// What counts in shares: thousandths of the reference card by worth, thousandths of a core,
@@ -315,6 +343,9 @@ pub struct Held {
     pub rows: Vec<LedgerRow>,
     /// When it was decided.
     pub since: UnixMillis,
+    /// What preemption needs to know of it.
+    #[serde(default)]
+    pub standing: Standing,
 }
 
 /// What held GPUs are to the tenant that holds them (behaviour, section 2).
@@ -376,6 +407,9 @@ pub struct Waiting {
     pub next_epoch: Epoch,
     /// Revision of the spec it was read from.
     pub spec_revision: Revision,
+    /// For whom it had to go lately.
+    #[serde(default)]
+    pub evicted_by: Vec<EvictedBy>,
 }
 
 /// A cluster that lacks what a job depends on.
@@ -444,6 +478,12 @@ pub struct Plan {
     pub unplaced: Vec<Unplaced>,
     /// Placements whose ledger rows are no longer what was written down.
     pub regraded: Vec<Regraded>,
+    /// Gangs for which room is made, in the order in which they were decided. They wait on.
+    #[serde(default)]
+    pub preemptions: Vec<Preemption>,
+    /// Holds that end without their gang placed on them.
+    #[serde(default)]
+    pub lapsed: Vec<Lapsed>,
 }
 
 /// A placement that stands on other quota than before: others use theirs again, or quota changed.

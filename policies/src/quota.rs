@@ -18,6 +18,7 @@ use meridian_api::kinds::tenant_quota::{Amounts, TenantQuotaSpec};
 use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
 
 use crate::model::{Budget, FlavorIx, Measure, Place, Quota, RegionIx, Snapshot, Tenant, TenantIx};
+use crate::preempt::holds::counted;
 
 /// How far a tenant may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,14 +144,48 @@ impl<'a> Ledger<'a> {
             jobs: BTreeSet::new(),
         };
         ledger.put_rows();
-        for held in &snapshot.held {
+        for (held, counted) in snapshot.held.iter().zip(counted(snapshot)) {
             let place = Place {
                 flavor: held.flavor,
                 region: snapshot.region(held.cluster),
             };
-            ledger.add(held.tenant, place, held.resources, held.gang.job);
+            ledger.add(held.tenant, place, counted, held.gang.job);
+        }
+        for hold in &snapshot.holds {
+            ledger.add(
+                hold.tenant,
+                hold.place(snapshot),
+                hold.resources,
+                hold.gang.job,
+            );
         }
         ledger
+    }
+
+    /// What `tenant` has left of its own nominal quota in `place`, whoever uses it meanwhile; the
+    /// largest amount where nothing limits it.
+    #[must_use]
+    pub fn owed(&self, tenant: TenantIx, place: Place) -> Resources {
+        let mut owed = [u64::MAX; 3];
+        for (measure, counted) in self.measures.iter().enumerate() {
+            if !counted.counts(place) {
+                continue;
+            }
+            let lines = ancestry(self.tenants, tenant);
+            let mut lines = lines.map(|(ix, _)| &self.lines[self.slot(ix, measure)]);
+            let home = lines.find(|line| line.row.is_some());
+            let part = match counted {
+                Measure::Gpus { .. } => 0,
+                Measure::Cpu => 1,
+                Measure::Memory => 2,
+            };
+            owed[part] = owed[part].min(home.map_or(u64::MAX, Line::pot_left));
+        }
+        Resources {
+            gpus: MilliGpus(owed[0]),
+            cpu: MilliCpus(owed[1]),
+            memory: Mebibytes(owed[2]),
+        }
     }
 
     /// Puts the rows in, and what follows from them while nobody holds anything.

@@ -185,6 +185,13 @@ impl Recorded {
                 here: regraded(&self.snapshot, plan),
             });
         }
+        if (&self.plan.preemptions, &self.plan.lapsed) != (&plan.preemptions, &plan.lapsed) {
+            found.push(Difference {
+                what: "who makes room for whom".to_owned(),
+                recorded: making_room(&self.snapshot, &self.plan),
+                here: making_room(&self.snapshot, plan),
+            });
+        }
         if found.is_empty() {
             // The same for every gang, told or decided in another order.
             found.push(Difference {
@@ -268,6 +275,14 @@ fn regraded(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         format!("{gang}: {:?}", regraded.rows)
     };
     plan.regraded.iter().map(line).collect()
+}
+
+fn making_room(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
+    let made = plan.preemptions.iter();
+    let made = made.flat_map(|made| crate::preempt::words::lines(snapshot, made));
+    let lapsed = plan.lapsed.iter();
+    let lapsed = lapsed.map(|it| format!("hold {} ends: {:?}", it.hold.0, it.why));
+    made.chain(lapsed).collect()
 }
 
 fn order(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {

@@ -47,6 +47,11 @@ impl<'a> Shares<'a> {
             let worth = worth.map_or(1000, |flavor| flavor.worth);
             shares.charge(held.tenant, use_of(held.resources, worth));
         }
+        for hold in &snapshot.holds {
+            let worth = snapshot.flavors.get(hold.flavor.index());
+            let worth = worth.map_or(1000, |flavor| flavor.worth);
+            shares.charge(hold.tenant, use_of(hold.resources, worth));
+        }
         shares
     }
 

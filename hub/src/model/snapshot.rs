@@ -10,13 +10,15 @@ use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::RegionChoice;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
 use meridian_api::kinds::tenant_quota::TenantQuotaSpec;
-use meridian_api::quantity::{REFERENCE_WORTH, Time};
+use meridian_api::kinds::workload_class::WorkloadClassSpec;
+use meridian_api::quantity::{REFERENCE_WORTH, Span, Time};
 use meridian_api::reasons::Reason;
-use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
+use meridian_api::units::{BootMillis, MilliGpus, Millis, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
-    Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held, Lacking,
-    LedgerRow, Pool, PoolIx, RegionIx, Shape, Snapshot, Tenant, TenantIx, Waiting,
+    Accepted, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held,
+    Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Snapshot, Standing, Tenant, TenantIx,
+    Waiting,
 };
 use meridian_policies::quota::rows_of;
 use meridian_policies::shapes;
@@ -197,6 +199,7 @@ impl Model {
                 name: name.clone(),
                 priority: class.spec.priority,
                 ignores_slots: class.spec.preemption.is_protected(),
+                rule: class_rule(&class.spec),
             }
         };
         self.catalog.classes.iter().map(row).collect()
@@ -226,6 +229,7 @@ impl Model {
                     .and_then(|quota| quota.fair_sharing)
                     .map_or(1, |it| it.weight),
                 history: self.histories.average(name, now),
+                lost: 0,
             }
         };
         self.catalog.tenants.iter().map(row).collect()
@@ -340,6 +344,7 @@ impl Model {
                 resources: record.resources(),
                 rows: ledger_rows(ordinals, record),
                 since: record.decided,
+                standing: Standing::default(),
             })
         });
         held.collect()
@@ -432,7 +437,21 @@ impl Model {
             job_gpus: job.object.total_gpus().unwrap_or(MilliGpus(u64::MAX)),
             next_epoch: epoch,
             spec_revision: job.spec_revision,
+            evicted_by: Vec::new(),
         })
+    }
+}
+
+/// How work of a class makes room for others. A class that names windows keeps what is its own:
+/// whether one is open is not known here.
+fn class_rule(spec: &WorkloadClassSpec) -> ClassRule {
+    let span = |span: Option<Span>| span.map_or(Millis::ZERO, |span| span.0);
+    ClassRule {
+        how: spec.preemption,
+        floor_percent: spec.floor_percent.unwrap_or(0),
+        notice: span(spec.notice),
+        min_runtime: span(spec.min_runtime),
+        is_shielded: !spec.preemption_windows.is_empty(),
     }
 }
 

@@ -18,7 +18,7 @@ use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::check::Violation;
 use meridian_policies::history::{History, use_of};
-use meridian_policies::model::{Held, Placed, Plan, Snapshot};
+use meridian_policies::model::{Held, Placed, Plan, Snapshot, Standing};
 
 use crate::meters::{Meters, TypicalPods};
 use crate::room::{NotThere, Room, Seat};
@@ -494,6 +494,7 @@ impl<'a> Engine<'a> {
             resources: row.shape.demand(&placed.pods),
             rows: placed.rows.clone(),
             since: at,
+            standing: Standing::default(),
         };
         let rows = &mut self.snapshot.pools[pool].shapes;
         let seats = self

@@ -11,8 +11,8 @@ use meridian_api::kinds::WorkloadClass;
 use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
-    Accepted, Class, ClassIx, Cluster, ClusterIx, Contact, Flavor, FlavorIx, GangShape, Pool,
-    RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Use, Waiting,
+    Accepted, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx, GangShape,
+    Pool, RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Use, Waiting,
 };
 use meridian_policies::quota::rows_of;
 
@@ -147,6 +147,7 @@ impl World {
                     name: class.metadata.name.clone(),
                     priority: class.spec.priority,
                     ignores_slots: class.spec.preemption.is_protected(),
+                    rule: ClassRule::default(),
                 })
                 .collect(),
             tenants: tenant_rows(rules, &tenants, &flavors, &regions),
@@ -310,6 +311,7 @@ fn tenant_rows(
             budget: None,
             weight: weight.map_or(1, |sharing| sharing.weight),
             history: Use::default(),
+            lost: 0,
         });
     }
     rows
@@ -406,6 +408,7 @@ impl Gangs {
             job_gpus: kind.gpus,
             next_epoch: epoch,
             spec_revision: Revision(1),
+            evicted_by: Vec::new(),
         }
     }
 

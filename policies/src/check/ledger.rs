@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::kinds::tenant::OnExhausted;
+use meridian_api::units::Resources;
 
 use super::{Found, report};
 use crate::model::{LedgerRow, Measure, Place, Plan, Quota, Role, Snapshot, TenantIx, WaitingIx};
@@ -67,6 +68,70 @@ fn held(snapshot: &Snapshot) -> Vec<Entry<'_>> {
         }
     })
     .collect()
+}
+
+/// What is held for gangs that wait, but for those that are placed and holds that end.
+fn holds<'a>(snapshot: &'a Snapshot, plan: &Plan) -> Vec<Entry<'a>> {
+    let placed: BTreeSet<_> = plan
+        .placements
+        .iter()
+        .map(|placed| snapshot.waiting[placed.waiting.index()].gang)
+        .collect();
+    let ended: BTreeSet<usize> = plan.lapsed.iter().map(|it| it.hold.index()).collect();
+    let holds = snapshot.holds.iter().enumerate();
+    let standing = holds.filter(|(ix, hold)| !placed.contains(&hold.gang) && !ended.contains(ix));
+    let entry = |(_, hold): (usize, &'a crate::model::Hold)| {
+        let cluster = snapshot.clusters.get(hold.cluster.index());
+        Entry {
+            tenant: hold.tenant,
+            place: Place {
+                flavor: hold.flavor,
+                region: cluster.map(|cluster| cluster.region).unwrap_or_default(),
+            },
+            amounts: vector(hold.resources),
+            rows: &hold.rows,
+            name: format!("hold of gang {}", hold.gang),
+        }
+    };
+    standing.map(entry).collect()
+}
+
+/// Room that the plan makes.
+fn made<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> Vec<Entry<'a>> {
+    let entry = |made: &'a crate::model::Preemption| {
+        let gang = &snapshot.waiting[made.waiting.index()];
+        let pool = &snapshot.pools[made.pool.index()];
+        Entry {
+            tenant: gang.tenant,
+            place: Place {
+                flavor: pool.flavor,
+                region: snapshot.clusters[pool.cluster.index()].region,
+            },
+            amounts: vector(gang.shape.demand(&made.pods)),
+            rows: &made.rows,
+            name: format!("room for gang {}", gang.gang),
+        }
+    };
+    plan.preemptions.iter().map(entry).collect()
+}
+
+fn vector(resources: Resources) -> [u128; 3] {
+    [
+        resources.gpus.0.into(),
+        resources.cpu.0.into(),
+        resources.memory.0.into(),
+    ]
+}
+
+/// What is held counts as quota less what it gives up to holds, which are charged in its place.
+fn give_up<'a>(entries: &mut [Entry<'_>], victims: impl Iterator<Item = (usize, Resources)> + 'a) {
+    for (ix, given) in victims {
+        if let Some(entry) = entries.get_mut(ix) {
+            for (amount, given) in entry.amounts.iter_mut().zip(vector(given)) {
+                *amount = amount.saturating_sub(given);
+            }
+        }
+    }
 }
 
 fn planned<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> Vec<Entry<'a>> {
@@ -175,13 +240,40 @@ fn upward(snapshot: &Snapshot, tenant: TenantIx) -> Vec<TenantIx> {
 
 /// No limit is passed that was not passed before; what was is not made worse (S4).
 pub(super) fn limits(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
-    let (held, planned) = (held(snapshot), planned(snapshot, plan));
+    let mut before = held(snapshot);
+    let victims = snapshot.holds.iter().flat_map(|hold| &hold.victims);
+    give_up(
+        &mut before,
+        victims.map(|it| (it.held.index(), it.resources)),
+    );
+    let mut after = held(snapshot);
+    let ended: BTreeSet<usize> = plan.lapsed.iter().map(|it| it.hold.index()).collect();
+    let standing = snapshot.holds.iter().enumerate();
+    let standing = standing.filter(|(ix, _)| !ended.contains(ix));
+    let victims = standing.flat_map(|(_, hold)| &hold.victims);
+    give_up(
+        &mut after,
+        victims.map(|it| (it.held.index(), it.resources)),
+    );
+    let victims = plan.preemptions.iter().flat_map(|made| &made.victims);
+    give_up(
+        &mut after,
+        victims.map(|it| {
+            let held = &snapshot.held[it.held.index()];
+            (it.held.index(), crate::preempt::given_up(held, &it.does))
+        }),
+    );
+    before.extend(holds(snapshot, &Plan::default()));
+    after.extend(holds(snapshot, plan));
+    after.extend(planned(snapshot, plan));
+    after.extend(made(snapshot, plan));
+    let (all_before, all_after) = (before, after);
     let rows = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
     let measures: BTreeSet<Measure> = rows.map(|row| row.measure).collect();
     let steps = snapshot.tenants.len();
     for measure in measures {
-        let before: Vec<&Entry<'_>> = held.iter().collect();
-        let after: Vec<&Entry<'_>> = held.iter().chain(&planned).collect();
+        let before: Vec<&Entry<'_>> = all_before.iter().collect();
+        let after: Vec<&Entry<'_>> = all_after.iter().collect();
         let before = Sums::new(snapshot, measure, &before);
         let after = Sums::new(snapshot, measure, &after);
         let mut families: BTreeMap<Option<TenantIx>, [u128; 3]> = BTreeMap::new();
@@ -250,6 +342,8 @@ pub(super) fn rows_add_up(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
         budgets(snapshot, entry, found);
     }
     entries.extend(planned);
+    entries.extend(made(snapshot, plan));
+    let holds = holds(snapshot, plan);
     for entry in &entries {
         let sum: u128 = entry.rows.iter().map(|row| u128::from(row.gpus.0)).sum();
         if sum != entry.amounts[0] {
@@ -268,10 +362,17 @@ pub(super) fn rows_add_up(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
             report(found, "S33", message);
         }
     }
-    own_within_nominal(snapshot, &entries, found);
+    own_within_nominal(snapshot, &entries, &holds, found);
 }
 
-fn own_within_nominal(snapshot: &Snapshot, entries: &[Entry<'_>], found: &mut Found) {
+/// Rows of holds are those of their decision, and written anew when their gang is placed: what
+/// they hold counts as used.
+fn own_within_nominal(
+    snapshot: &Snapshot,
+    entries: &[Entry<'_>],
+    holds: &[Entry<'_>],
+    found: &mut Found,
+) {
     let rows = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
     let measures: BTreeSet<Measure> = rows.map(|row| row.measure).collect();
     let is_gpus = |measure: &&Measure| matches!(measure, Measure::Gpus { .. });
@@ -303,6 +404,11 @@ fn own_within_nominal(snapshot: &Snapshot, entries: &[Entry<'_>], found: &mut Fo
             let mine: u128 = mine.map(|row| u128::from(row.gpus.0)).sum();
             *owned.entry(home).or_insert(0_u128) += mine;
             *used.entry(home).or_insert(0_u128) += entry.amount(*measure);
+        }
+        for hold in holds {
+            if let Some(home) = home(hold.tenant, 0) {
+                *used.entry(home).or_insert(0_u128) += hold.amount(*measure);
+            }
         }
         for (home, used) in used {
             let rest = rest.get(&home).copied().unwrap_or(0);

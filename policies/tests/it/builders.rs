@@ -59,6 +59,7 @@ impl World {
             name: name.into(),
             priority,
             ignores_slots: false,
+            rule: ClassRule::default(),
         };
         Self(Snapshot {
             revision: Revision(100),
@@ -135,6 +136,7 @@ impl World {
             shape,
             next_epoch: Epoch::first(StoreGeneration(1)),
             spec_revision: Revision(1),
+            evicted_by: Vec::new(),
         };
         change(&mut waiting);
         self.0.waiting.push(waiting);
@@ -160,6 +162,7 @@ impl World {
                 gpus: MilliGpus::cards(gpus),
             }],
             since: UnixMillis(0),
+            standing: Standing::default(),
         });
         self
     }
@@ -175,6 +178,7 @@ pub(crate) fn tenant(name: &str, parent: Option<u32>) -> Tenant {
         budget: None,
         weight: 1,
         history: Use::default(),
+        lost: 0,
     }
 }
 

@@ -160,6 +160,7 @@ fn tenant(index: u32, flavors: u32) -> impl Strategy<Value = Tenant> {
                     budget,
                     weight: share.0,
                     history: Use([share.1 * 8_000; 3]),
+                    lost: 0,
                 }
             },
         )
@@ -252,6 +253,7 @@ fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = W
             shape,
             next_epoch: Epoch::first(StoreGeneration(1)),
             spec_revision: Revision(1),
+            evicted_by: Vec::new(),
         }
     })
 }
@@ -273,6 +275,7 @@ fn held(tenants: u32, flavors: u32) -> impl Strategy<Value = Held> {
             resources: resources(gpus * 1000, gpus * 8, gpus * 16),
             rows: Vec::new(),
             since: UnixMillis(0),
+            standing: Standing::default(),
         }
     })
 }
@@ -315,6 +318,7 @@ fn assemble((clusters, tenants, mut pools, mut waiting, held): Tables) -> Snapsh
         name: name.into(),
         priority,
         ignores_slots: priority > 1,
+        rule: ClassRule::default(),
     };
     let flavor = |name: &str| Flavor {
         name: name.into(),

@@ -267,6 +267,7 @@ impl Pool1 {
             resources: cards(placed.gpus.whole()),
             rows: placed.rows.clone(),
             since: self.world.0.now,
+            standing: Standing::default(),
         });
         self.running.push(Running {
             id: gang.gang,

@@ -1,0 +1,279 @@
+//! Rows of preemption: what a class allows, what a victim would lose, what is held for whom.
+//!
+//! Owns the facts that the choice of victims reads and the decision that it makes. Never says who
+//! may take what from whom (see `preempt::rules`).
+
+use meridian_api::ids::{GangId, Uid};
+use meridian_api::kinds::workload_class::Preemption as Manner;
+use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ClusterIx, FlavorIx, GangShape, HeldIx, HoldIx, HostIx, LedgerRow, Place, PoolIx, Snapshot,
+    Take, TenantIx, WaitingIx,
+};
+
+/// How work of a class makes room for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassRule {
+    /// Whether and how.
+    pub how: Manner,
+    /// Least share of its pods that it keeps, in percent; for `ShrinkToFloor`.
+    pub floor_percent: u32,
+    /// From the order to go to its deadline.
+    pub notice: Millis,
+    /// A run is left alone until it is this old.
+    pub min_runtime: Millis,
+    /// Its windows are shut: what it holds of its own quota is left alone.
+    pub is_shielded: bool,
+}
+
+/// How far a placement is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stage {
+    /// Decided; not every pod runs.
+    Starting,
+    /// Every pod has run.
+    #[default]
+    Running,
+    /// On its way out, whatever is decided.
+    Draining,
+}
+
+/// What preemption needs to know of a placement.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// `namespace/name` of its job, for words.
+    pub job: String,
+    /// How far it is.
+    pub stage: Stage,
+    /// When user code first ran under this epoch.
+    pub started: Option<UnixMillis>,
+    /// Its newest checkpoint under this epoch.
+    pub saved: Option<UnixMillis>,
+    /// Its pods, by role: `max` is what it has, `min` what it can go on with.
+    pub shape: GangShape,
+    /// Pods of each role when it was placed in full, for a class's floor.
+    pub full: Vec<u32>,
+    /// Hosts that it stands on, as far as its agent says; by host.
+    pub seats: Vec<Seat>,
+    /// When this gang made room for others in the last hour.
+    pub evictions: Vec<UnixMillis>,
+}
+
+/// Pods of a placement on one host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// The host.
+    pub host: HostIx,
+    /// What they hold of it.
+    pub held: Resources,
+    /// Pods of each role there.
+    pub pods: Vec<u32>,
+}
+
+/// A host with pods of placements on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HostRow {
+    /// Its pool.
+    pub pool: PoolIx,
+    /// Row of the pool's shapes that it looks like.
+    pub shape: u32,
+}
+
+/// Somebody made a gang go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EvictedBy {
+    /// Job that got the room.
+    pub job: Uid,
+    /// When.
+    pub at: UnixMillis,
+}
+
+/// Room and quota that are kept for a gang while victims leave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// Whose.
+    pub gang: GangId,
+    /// Who pays: charged from the moment of the decision.
+    pub tenant: TenantIx,
+    /// Where.
+    pub cluster: ClusterIx,
+    /// Hardware there.
+    pub flavor: FlavorIx,
+    /// Pool there, while it is reported.
+    pub pool: Option<PoolIx>,
+    /// Pods per role.
+    pub pods: Vec<u32>,
+    /// All of them together.
+    pub resources: Resources,
+    /// Hosts that are kept.
+    pub room: Vec<HoldRoom>,
+    /// Its entries in the ledger, as they were last written down.
+    pub rows: Vec<LedgerRow>,
+    /// What is still there of those that leave for it.
+    pub victims: Vec<Leaving>,
+    /// When it was decided.
+    pub since: UnixMillis,
+    /// It ends then, met or not.
+    pub until: UnixMillis,
+}
+
+impl Hold {
+    /// Where its quota is counted.
+    #[must_use]
+    pub fn place(&self, snapshot: &Snapshot) -> Place {
+        Place {
+            flavor: self.flavor,
+            region: snapshot.region(self.cluster),
+        }
+    }
+}
+
+/// Alike hosts of which the same amount is kept.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HoldRoom {
+    /// Their domains.
+    pub domains: Vec<String>,
+    /// Size of each.
+    pub allocatable: Resources,
+    /// Kept on each.
+    pub need: Resources,
+    /// How many.
+    pub hosts: u32,
+    /// Those of them on which somebody still stands.
+    pub known: Vec<HostIx>,
+}
+
+/// A placement that makes room, with the part that it gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// Which of `held`.
+    pub held: HeldIx,
+    /// How much of it.
+    pub resources: Resources,
+}
+
+/// Why a victim may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Rule {
+    /// It is on its way out anyway.
+    Leaving,
+    /// It holds what the beneficiary's tenant lent it.
+    Reclaim,
+    /// It borrows, and the beneficiary's tenant is within its nominal quota.
+    OverShare,
+    /// Its class is lower.
+    LowerClass,
+}
+
+impl Rule {
+    /// For a person: why it may be taken.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Leaving => "it is leaving anyway",
+            Self::Reclaim => "it holds what the other's tenant lent",
+            Self::OverShare => "it borrows, and the other's tenant does not",
+            Self::LowerClass => "its class is lower",
+        }
+    }
+}
+
+/// What a victim does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Yield {
+    /// It goes, and waits for its next place.
+    Evict,
+    /// It goes; another pool has room for it.
+    Move {
+        /// Which.
+        to: PoolIx,
+    },
+    /// It goes on with fewer pods.
+    Shrink {
+        /// Pods per role that stay.
+        pods: Vec<u32>,
+        /// Where pods must leave; what is missing beyond leaves from anywhere.
+        leaves: Vec<Leaves>,
+    },
+}
+
+/// Pods of one role that leave one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaves {
+    /// The host.
+    pub host: HostIx,
+    /// The role, by position.
+    pub role: u32,
+    /// How many.
+    pub pods: u32,
+}
+
+/// One placement that makes room for a gang.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Victim {
+    /// Which of `held`.
+    pub held: HeldIx,
+    /// Why it may be taken.
+    pub rule: Rule,
+    /// What it does.
+    pub does: Yield,
+    /// Work that is lost: seconds of a reference card, in thousandths.
+    pub lost: u64,
+    /// That, and what starting it again costs, in the same unit.
+    pub cost: u64,
+    /// It is gone by then.
+    pub deadline: UnixMillis,
+}
+
+/// Room is made for one gang.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preemption {
+    /// Which of `waiting`.
+    pub waiting: WaitingIx,
+    /// Where.
+    pub pool: PoolIx,
+    /// Pods per role.
+    pub pods: Vec<u32>,
+    /// GPUs in all.
+    pub gpus: MilliGpus,
+    /// Where it fits once the victims are gone.
+    pub takes: Vec<Take>,
+    /// What is kept for it.
+    pub room: Vec<HoldRoom>,
+    /// Its entries in the ledger.
+    pub rows: Vec<LedgerRow>,
+    /// Who makes room, by row.
+    pub victims: Vec<Victim>,
+    /// Cost of all victims.
+    pub cost: u64,
+    /// The hold ends then.
+    pub until: UnixMillis,
+    /// Placements of the plan that were decided before it.
+    pub after: u32,
+}
+
+/// Why a hold ends without its gang placed on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Lapse {
+    /// Its time is over.
+    Expired,
+    /// Its gang does not wait any more.
+    NotWanted,
+    /// Its pool takes no new work.
+    Closed,
+    /// Its gang got another place.
+    PlacedElsewhere,
+}
+
+/// A hold that ends without its gang placed on it: victims that were not yet stopped stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lapsed {
+    /// Which of `holds`.
+    pub hold: HoldIx,
+    /// Why.
+    pub why: Lapse,
+}

@@ -1,0 +1,336 @@
+//! Preemption within a round: holds of earlier rounds first, then room for who finds none.
+//!
+//! Owns what a round has promised and taken so far: a placement makes room once, and what is held
+//! is seen by nobody else. Never searches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meridian_api::ids::{GangId, Uid};
+
+use super::candidates::{Candidates, Moved};
+use super::holds::{self, Kept};
+use super::rules::{Asker, budgets};
+use super::{given_up, plan};
+use crate::candidates::{is_open, preference};
+use crate::decide::Round;
+use crate::fit::{Fit, fit};
+use crate::model::{
+    ClassIx, HeldIx, Hold, HoldIx, Lapse, Lapsed, Placed, PoolIx, Preemption, Rule, Score,
+    Snapshot, TenantIx, Victim, WaitingIx, Yield,
+};
+use crate::quota::Reach;
+use crate::shapes;
+use crate::slots::Mask;
+
+/// Searches of one round: in a long queue most that wait are alike, and what is not looked at
+/// comes in the next round.
+const SEARCHES: u32 = 64;
+
+/// Askers that may take the same.
+type Kind = (TenantIx, ClassIx, bool, Vec<Uid>);
+
+/// What a round knows of preemption.
+#[derive(Default)]
+pub(crate) struct Preemptions {
+    /// Those decided in this round.
+    pub(crate) made: Vec<Preemption>,
+    pub(crate) lapsed: Vec<Lapsed>,
+    pub(crate) moved: Moved,
+    /// What each hold keeps out of sight; `None` once it has ended.
+    kept: Vec<Option<Vec<Kept>>>,
+    /// Gangs with a hold of an earlier round.
+    owners: BTreeMap<WaitingIx, HoldIx>,
+    /// Placements that make room already.
+    taken: Vec<bool>,
+    by_pool: Option<Vec<Vec<HeldIx>>>,
+    candidates: BTreeMap<(Kind, PoolIx), Arc<Candidates>>,
+    budgets: Vec<u64>,
+    searches: u32,
+}
+
+impl Preemptions {
+    /// Takes what is held out of the pools' rows.
+    pub(crate) fn new(snapshot: &Snapshot, pools: &mut [crate::decide::PoolState]) -> Self {
+        let waiting: BTreeMap<GangId, WaitingIx> = snapshot
+            .waiting
+            .iter()
+            .map(|row| row.gang)
+            .zip((0..).map(WaitingIx))
+            .collect();
+        let mut own = Self {
+            taken: holds::spoken_for(snapshot),
+            budgets: budgets(snapshot),
+            ..Self::default()
+        };
+        for (hold, ix) in snapshot.holds.iter().zip((0..).map(HoldIx)) {
+            if let Some(owner) = waiting.get(&hold.gang) {
+                own.owners.insert(*owner, ix);
+            }
+            let state = hold.pool.and_then(|pool| pools.get_mut(pool.index()));
+            let kept = state.map(|state| state.keep(snapshot, &hold.room));
+            own.kept.push(Some(kept.unwrap_or_default()));
+            own.note(snapshot, &hold.room);
+        }
+        own
+    }
+
+    /// Known hosts that do not look as their row says any more.
+    fn note(&mut self, snapshot: &Snapshot, room: &[crate::model::HoldRoom]) {
+        for ix in room.iter().flat_map(|part| &part.known) {
+            if let Some(host) = snapshot.hosts.get(ix.index()) {
+                *self.moved.entry((host.pool, host.shape)).or_default() += 1;
+            }
+        }
+    }
+
+    /// The hold of a gang, or what was decided for it in this round.
+    pub(crate) fn waits_for_room(&self, ix: WaitingIx) -> bool {
+        self.owners.contains_key(&ix) || self.made.iter().any(|made| made.waiting == ix)
+    }
+
+    /// The hold of a gang from an earlier round.
+    pub(crate) fn hold_of(&self, ix: WaitingIx) -> Option<HoldIx> {
+        self.owners.get(&ix).copied()
+    }
+
+    /// Placements of a pool that the gang may take.
+    pub(crate) fn candidates(
+        &mut self,
+        snapshot: &Snapshot,
+        asker: &Asker<'_>,
+        pool: PoolIx,
+    ) -> Arc<Candidates> {
+        let gang = asker.gang;
+        let evicted_by = gang.evicted_by.iter().map(|by| by.job).collect();
+        let kind = (gang.tenant, gang.class, asker.is_owner, evicted_by);
+        let key = (kind, pool);
+        if let Some(known) = self.candidates.get(&key) {
+            return Arc::clone(known);
+        }
+        let by_pool = self.by_pool.get_or_insert_with(|| by_pool(snapshot));
+        let free = by_pool[pool.index()].iter().copied();
+        let free: Vec<HeldIx> = free.filter(|ix| !self.taken[ix.index()]).collect();
+        let made = Arc::new(Candidates::new(snapshot, asker, &free, &self.budgets));
+        self.candidates.insert(key, Arc::clone(&made));
+        made
+    }
+
+    /// Placements anywhere that the gang may take to free quota, the cheapest first.
+    pub(crate) fn for_quota(&mut self, snapshot: &Snapshot, asker: &Asker<'_>) -> Vec<Victim> {
+        let pools = (0..).map(PoolIx).take(snapshot.pools.len());
+        let mut all: Vec<(u128, Victim)> = Vec::new();
+        for pool in pools.collect::<Vec<_>>() {
+            for it in self.candidates(snapshot, asker, pool).whole() {
+                let held = &snapshot.held[it.held.index()];
+                let class = &snapshot.classes[held.class.index()];
+                let density = (u128::from(it.cost) << 16) / u128::from(it.gpus.0.max(1));
+                let victim = Victim {
+                    held: it.held,
+                    rule: it.rule,
+                    does: Yield::Evict,
+                    lost: it.lost,
+                    cost: it.cost,
+                    deadline: snapshot.now.after(class.rule.notice),
+                };
+                all.push((density, victim));
+            }
+        }
+        all.sort_by_key(|(density, victim)| (*density, victim.held));
+        all.into_iter().map(|(_, victim)| victim).collect()
+    }
+
+    /// Ends a hold; what it kept is seen again.
+    fn end(&mut self, ix: HoldIx) -> Vec<Kept> {
+        self.owners.retain(|_, hold| *hold != ix);
+        self.kept[ix.index()].take().unwrap_or_default()
+    }
+}
+
+fn by_pool(snapshot: &Snapshot) -> Vec<Vec<HeldIx>> {
+    let mut by_pool = vec![Vec::new(); snapshot.pools.len()];
+    for (held, ix) in snapshot.held.iter().zip((0..).map(HeldIx)) {
+        let list = held.pool.and_then(|pool| by_pool.get_mut(pool.index()));
+        if let Some(list) = list {
+            list.push(ix);
+        }
+    }
+    by_pool
+}
+
+impl Round<'_> {
+    /// Places gangs whose room has come free, and ends holds that nothing will come of.
+    pub(crate) fn settle_holds(&mut self) -> Vec<Placed> {
+        let mut placed = Vec::new();
+        let owners: BTreeMap<HoldIx, WaitingIx> = self
+            .preemptions
+            .owners
+            .iter()
+            .map(|(owner, hold)| (*hold, *owner))
+            .collect();
+        for (hold, ix) in self.snapshot.holds.iter().zip((0..).map(HoldIx)) {
+            match self.settle(hold, ix, owners.get(&ix).copied()) {
+                Ok(Some(it)) => placed.push(it),
+                Ok(None) => {}
+                Err(why) => {
+                    self.release(ix);
+                    self.preemptions.lapsed.push(Lapsed { hold: ix, why });
+                }
+            }
+        }
+        placed
+    }
+
+    fn settle(
+        &mut self,
+        hold: &Hold,
+        ix: HoldIx,
+        owner: Option<WaitingIx>,
+    ) -> Result<Option<Placed>, Lapse> {
+        let owner = owner.ok_or(Lapse::NotWanted)?;
+        let gang = self.gang(owner);
+        if gang.suspended {
+            return Err(Lapse::NotWanted);
+        }
+        let pool = hold.pool.ok_or(Lapse::Closed)?;
+        let source = &self.snapshot.pools[pool.index()];
+        let preference = preference(self.snapshot, gang, source).map_err(|_| Lapse::Closed)?;
+        if !is_open(&self.snapshot.clusters[source.cluster.index()]) {
+            return Err(Lapse::Closed);
+        }
+        let kept = self.preemptions.kept[ix.index()]
+            .clone()
+            .unwrap_or_default();
+        let state = &mut self.pools[pool.index()];
+        holds::show(&mut state.shapes, &kept);
+        let Some(found) = fit(&source.levels, &state.shapes, &gang.shape, &hold.pods) else {
+            let again = state.keep(self.snapshot, &hold.room);
+            self.preemptions.kept[ix.index()] = Some(again);
+            return if self.snapshot.now >= hold.until {
+                Err(Lapse::Expired)
+            } else {
+                Ok(None)
+            };
+        };
+        state.free = shapes::free(&state.shapes).gpus;
+        self.preemptions.end(ix);
+        self.uncharge(hold);
+        let gpus = gang.shape.gpus(&hold.pods);
+        let score = Score {
+            region_order: preference.region_order,
+            flavor_order: preference.flavor_order,
+            preferences_missed: found.preferences_missed,
+            left_on_hosts: found.left_on_hosts.0,
+            left_in_pool: self.pools[pool.index()].free.saturating_sub(gpus).0,
+            pool,
+            ..Score::default()
+        };
+        Ok(Some(self.take_place(
+            owner,
+            pool,
+            hold.pods.clone(),
+            found,
+            score,
+        )))
+    }
+
+    fn take_place(
+        &mut self,
+        owner: WaitingIx,
+        pool: PoolIx,
+        pods: Vec<u32>,
+        found: Fit,
+        score: Score,
+    ) -> Placed {
+        self.commit(owner, pool, &pods, &found);
+        Placed {
+            waiting: owner,
+            pool,
+            gpus: self.gang(owner).shape.gpus(&pods),
+            pods,
+            takes: found.takes,
+            rows: Vec::new(),
+            score,
+        }
+    }
+
+    /// Quota of a hold, as if it had not been decided.
+    pub(crate) fn uncharge(&mut self, hold: &Hold) {
+        self.ledger
+            .give_back(hold.tenant, hold.place(self.snapshot), hold.resources);
+    }
+
+    /// Charges a hold again.
+    pub(crate) fn charge_again(&mut self, hold: &Hold) {
+        self.ledger
+            .keep(hold.tenant, hold.place(self.snapshot), hold.resources);
+    }
+
+    /// Ends a hold: its quota and its room are there for others, victims that stay are charged
+    /// again.
+    fn release(&mut self, ix: HoldIx) {
+        let snapshot = self.snapshot;
+        let hold = &snapshot.holds[ix.index()];
+        let kept = self.preemptions.end(ix);
+        if let Some(pool) = hold.pool {
+            let state = &mut self.pools[pool.index()];
+            holds::show(&mut state.shapes, &kept);
+            state.free = shapes::free(&state.shapes).gpus;
+        }
+        self.uncharge(hold);
+        for leaving in &hold.victims {
+            let held = &snapshot.held[leaving.held.index()];
+            let stood = super::stands(snapshot, leaving.held);
+            self.ledger.keep(held.tenant, stood, leaving.resources);
+        }
+    }
+
+    /// A gang with a hold got a place elsewhere: the hold ends, and its room is seen again.
+    pub(crate) fn leave_hold(&mut self, ix: HoldIx) {
+        let hold = &self.snapshot.holds[ix.index()];
+        // The caller has given its quota back already.
+        self.charge_again(hold);
+        self.release(ix);
+        self.preemptions.lapsed.push(Lapsed {
+            hold: ix,
+            why: Lapse::PlacedElsewhere,
+        });
+    }
+
+    /// Makes room for a gang that found none, if it may and can.
+    pub(crate) fn make_room(&mut self, ix: WaitingIx, reach: Reach, mask: Mask) {
+        if self.preemptions.waits_for_room(ix)
+            || self.preemptions.searches >= SEARCHES
+            || self.snapshot.held.is_empty()
+        {
+            return;
+        }
+        self.preemptions.searches += 1;
+        let Some(made) = plan(self, ix, reach, mask) else {
+            return;
+        };
+        let snapshot = self.snapshot;
+        let gang = self.gang(ix);
+        for victim in &made.victims {
+            let held = &snapshot.held[victim.held.index()];
+            let given = given_up(held, &victim.does);
+            let stood = super::stands(snapshot, victim.held);
+            self.ledger.give_back(held.tenant, stood, given);
+            self.preemptions.taken[victim.held.index()] = true;
+            let budget = self.preemptions.budgets.get_mut(held.tenant.index());
+            if let Some(budget) = budget.filter(|_| victim.lost > 0 && victim.rule != Rule::Reclaim)
+            {
+                *budget = budget.saturating_sub(victim.lost);
+            }
+        }
+        let place = snapshot.place(&snapshot.pools[made.pool.index()]);
+        let demand = gang.shape.demand(&made.pods);
+        self.ledger.add(gang.tenant, place, demand, gang.gang.job);
+        let state = &mut self.pools[made.pool.index()];
+        state.keep(snapshot, &made.room);
+        self.preemptions.note(snapshot, &made.room);
+        // Who was taken is no candidate for the next.
+        self.preemptions.candidates.clear();
+        self.preemptions.made.push(made);
+    }
+}

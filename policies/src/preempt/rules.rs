@@ -1,0 +1,123 @@
+//! Who may take what from whom.
+//!
+//! Owns the rules: class above class, owner from borrower, lender from whom it lent to, and what
+//! protects a victim from each. Pure comparisons of one gang with one placement. Never looks at
+//! room or cost.
+//!
+//! No cycle can come of them. A gang of a tenant that stays within its nominal quota stands above
+//! every borrower, and among equals in that the class decides: whoever takes stands strictly
+//! higher than whom it takes from. What changes where one stands (quota, other work of the same
+//! tenant) could still make two take turns, which is what the cool-down is for.
+
+use meridian_api::kinds::workload_class::Preemption as Manner;
+use meridian_api::units::{Millis, UnixMillis};
+
+use crate::books::borrowed_of;
+use crate::model::{Class, ClassRule, Held, Role, Rule, Snapshot, Stage, TenantIx, Waiting};
+use crate::quota::ancestry;
+
+/// After B made A go, A may not make B go for this long: by then the first has run for longer than
+/// both restarts cost, on any hardware known.
+pub(crate) const COOL_DOWN: Millis = Millis::seconds(30 * 60);
+/// Span of the rate cap and of the budget of lost work.
+pub(crate) const HOUR: Millis = Millis::seconds(3600);
+/// Times that one gang may be hit in an hour.
+pub(crate) const HITS_PER_HOUR: usize = 3;
+/// In an hour a tenant may lose as much work as everything that it holds does in this time: three
+/// quarters of what it pays for go into results, whoever comes.
+const BUDGET: Millis = Millis::seconds(15 * 60);
+
+/// A gang that asks for room, and how it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker<'a> {
+    pub(crate) gang: &'a Waiting,
+    pub(crate) priority: i32,
+    /// Its class is never stopped for others: budgets of others do not hold it up.
+    pub(crate) is_protected: bool,
+    /// Its tenant stays within its nominal quota with it.
+    pub(crate) is_owner: bool,
+}
+
+impl<'a> Asker<'a> {
+    pub(crate) fn new(snapshot: &'a Snapshot, gang: &'a Waiting, is_owner: bool) -> Self {
+        let class = snapshot.classes.get(gang.class.index());
+        Self {
+            gang,
+            priority: class.map_or(i32::MIN, |class| class.priority),
+            is_protected: class.is_some_and(|class| class.rule.how.is_protected()),
+            is_owner,
+        }
+    }
+}
+
+/// By which rule the gang may take the placement; `None` when it may not.
+pub(crate) fn rule(snapshot: &Snapshot, asker: &Asker<'_>, held: &Held) -> Option<Rule> {
+    let class = snapshot.classes.get(held.class.index())?;
+    if held.standing.stage == Stage::Draining {
+        return Some(Rule::Leaving);
+    }
+    if class.rule.how == Manner::Never {
+        return None;
+    }
+    let borrows = borrowed_of(&held.rows).0 > 0;
+    let rule = claim(snapshot, asker, held, class, borrows)?;
+    let shielded = class.rule.is_shielded && !borrows;
+    let young = rule != Rule::Reclaim && is_young(held, &class.rule, snapshot.now);
+    let hit = recent(&held.standing.evictions, snapshot.now) >= HITS_PER_HOUR;
+    (!shielded && !young && !hit && !is_cooling(asker.gang, held, snapshot.now)).then_some(rule)
+}
+
+/// What gives the gang the right, protections apart.
+fn claim(
+    snapshot: &Snapshot,
+    asker: &Asker<'_>,
+    held: &Held,
+    class: &Class,
+    borrows: bool,
+) -> Option<Rule> {
+    let tenant = asker.gang.tenant;
+    let lent = |lender: TenantIx| ancestry(&snapshot.tenants, tenant).any(|(ix, _)| ix == lender);
+    let mut loans = held.rows.iter().filter(|row| row.role == Role::Borrowed);
+    if asker.is_owner && loans.any(|row| row.lender.is_some_and(lent)) {
+        return Some(Rule::Reclaim);
+    }
+    let reaches = asker.is_owner || borrows || held.tenant == tenant;
+    if class.priority < asker.priority && reaches {
+        return Some(Rule::LowerClass);
+    }
+    (asker.is_owner && borrows).then_some(Rule::OverShare)
+}
+
+fn is_young(held: &Held, rule: &ClassRule, now: UnixMillis) -> bool {
+    let since = held.standing.started.unwrap_or(held.since);
+    now.since(since) < rule.min_runtime
+}
+
+/// How many of these lie within the last hour.
+pub(crate) fn recent(at: &[UnixMillis], now: UnixMillis) -> usize {
+    at.iter().filter(|at| now.since(**at) < HOUR).count()
+}
+
+fn is_cooling(gang: &Waiting, held: &Held, now: UnixMillis) -> bool {
+    let mut by = gang.evicted_by.iter();
+    by.any(|by| by.job == held.gang.job && now.since(by.at) < COOL_DOWN)
+}
+
+/// Work that each tenant may still lose by rules that heed its budget, in thousandths of seconds
+/// of a reference card. A tenant that has lost nothing always may: else one that holds a single
+/// gang without checkpoints could keep a higher class out for ever.
+pub(crate) fn budgets(snapshot: &Snapshot) -> Vec<u64> {
+    let mut held = vec![0_u64; snapshot.tenants.len()];
+    for row in &snapshot.held {
+        let worth = snapshot.flavors.get(row.flavor.index());
+        let worth = worth.map_or(1000, |flavor| flavor.worth);
+        if let Some(sum) = held.get_mut(row.tenant.index()) {
+            *sum = sum.saturating_add(super::cost::work(row.resources.gpus, worth, BUDGET));
+        }
+    }
+    let left = |(tenant, most): (&crate::model::Tenant, u64)| match tenant.lost {
+        0 => u64::MAX,
+        lost => most.saturating_sub(lost),
+    };
+    snapshot.tenants.iter().zip(held).map(left).collect()
+}
