@@ -137,6 +137,12 @@ async fn work_made_by_others_waits_for_quota_as_everybodys_does() {
     cluster.offer(clock.wall(), offer("u-1", "first"));
     until(&clock, &client, &[("first", "Running")]).await;
 
+    let history = cluster.history(clock.wall());
+    assert_eq!(
+        history[0].pod, "first-worker-0-1",
+        "the pod that was offered"
+    );
+
     // A host is free, quota is not: the second one waits, and nothing of it starts.
     cluster.offer(clock.wall(), offer("u-2", "second"));
     let both = [("first", "Running"), ("second", "Pending")];

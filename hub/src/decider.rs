@@ -367,9 +367,10 @@ impl Decider {
         if self.model.revision() < self.not_before {
             return Ok(());
         }
+        // What has ended is written first: work that is done is not dropped with its owner.
+        self.settle(fence).await?;
         let newest = self.options.offers.settle(&mut self.model, fence).await?;
         self.not_before = self.not_before.max(newest);
-        self.settle(fence).await?;
         self.decide(fence).await?;
         self.do_chores(fence).await
     }

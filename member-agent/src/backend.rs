@@ -468,6 +468,10 @@ pub enum BackendError {
     /// A node has less room than the caller believed; nothing was done.
     #[error("no room: {0}")]
     NoRoom(String),
+    /// The pods that others made and that it would bind are not all there, or are others than the
+    /// order is for; nothing was done.
+    #[error("what it binds is not there: {0}")]
+    NotOffered(String),
     /// There is no such gang and epoch.
     #[error("{0} is not in the cluster")]
     NotFound(GangKey),

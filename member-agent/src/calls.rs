@@ -251,7 +251,7 @@ impl Executor {
                 self.clear_binding(key.gang);
                 self.retry(key.gang);
             }
-            BackendError::NoRoom(why) => {
+            BackendError::NoRoom(why) | BackendError::NotOffered(why) => {
                 self.with_gang(key, |gang| gang.phase = Phase::Waiting);
                 self.no_room.insert(key.gang, why.clone());
                 self.clear_binding(key.gang);

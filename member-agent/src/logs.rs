@@ -151,9 +151,10 @@ fn told(error: &BackendError) -> ApiError {
     let code = match error {
         BackendError::Unavailable(_) => ErrorCode::ClusterUnreachable,
         BackendError::NotFound(_) | BackendError::Conflict { .. } => ErrorCode::NoLogs,
-        BackendError::Invalid(_) | BackendError::Missing(_) | BackendError::NoRoom(_) => {
-            ErrorCode::InvalidObject
-        }
+        BackendError::Invalid(_)
+        | BackendError::Missing(_)
+        | BackendError::NoRoom(_)
+        | BackendError::NotOffered(_) => ErrorCode::InvalidObject,
         BackendError::Unsupported { .. } => ErrorCode::Unsupported,
     };
     ApiError::new(code, error.to_string())

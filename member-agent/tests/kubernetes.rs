@@ -10,6 +10,7 @@ mod kubernetes_promises;
 
 use kubernetes_fixture::Cluster;
 use kubernetes_fixture::server::ApiServer;
+use kubernetes_promises::theirs;
 
 /// Runs checks one after the other, each on a clean cluster.
 macro_rules! checks {
@@ -65,5 +66,18 @@ async fn keeps_its_own_promises() {
         a_silent_machine_is_no_proof,
         a_pod_removed_by_hand_is_missed,
         a_namespace_is_made_when_it_may_be,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn binds_what_others_made() {
+    let test = "binds_what_others_made";
+    let Some(server) = ApiServer::start_or_skip(test).await else {
+        return;
+    };
+    checks! { &server, theirs:
+        pods_of_a_job_are_bound_under_an_order,
+        a_bind_of_theirs_cut_short_is_finished_or_undone,
+        what_is_not_as_admitted_is_not_bound,
     }
 }

@@ -137,6 +137,10 @@ const RULES: &[Rule] = &[
             "get", "list", "watch", "create", "update", "patch", "delete",
         ],
     ),
+    // What makes the pods that others bring: how many there are to be, and whether it is over.
+    Rule::new("batch", "jobs", &["list", "watch"]),
+    Rule::new("jobset.x-k8s.io", "jobsets", &["list", "watch"]),
+    Rule::new("kubeflow.org", "pytorchjobs", &["list", "watch"]),
     // It places pods itself.
     Rule::new("", "pods/binding", &["create"]),
     // `meridian logs`.

@@ -10,19 +10,21 @@ use k8s_openapi::api::core::v1::{Binding, ConfigMap, ObjectReference, Pod, Servi
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ListParams};
 
-use super::KubernetesBackend;
 use super::client::{Trouble, as_manager, found};
 use super::inventory::Inventory;
 use super::manifest::{self, Manifests, PodManifest};
 use super::names;
 use super::options::Step;
 use super::record::{Record, Slip};
+use super::{KubernetesBackend, Whose};
 use crate::backend::{BackendError, Carried, GangKey, GangOrder};
 
 /// A pod that is there, and may be bound already.
 pub(super) struct Made {
     pub(super) name: String,
     pub(super) uid: String,
+    /// It is bound only while it has this version; `None` = whatever it has.
+    pub(super) version: Option<String>,
     /// The host that it goes to.
     pub(super) host: String,
     /// The host that it is bound to.
@@ -39,15 +41,12 @@ impl KubernetesBackend {
     }
 
     async fn try_to_bind(&self, order: &GangOrder) -> Result<(), BackendError> {
-        if order.workload.origin.is_some() {
-            return Err(BackendError::Unsupported {
-                backend: "kubernetes",
-                what: "bind pods that others made",
-            });
+        if let Some(origin) = &order.workload.origin {
+            return self.bind_theirs(order, origin).await;
         }
         let gang = order.key.gang;
         let namespace = order.terms.namespace.as_str();
-        self.settle_in(gang, namespace);
+        self.settle_in(gang, namespace, Whose::Ours);
         let held = self.read_owner(namespace, gang).await?;
         if let Some(held) = &held
             && resumes(order, held)?.complete
@@ -101,7 +100,7 @@ impl KubernetesBackend {
     }
 
     /// Makes the owner object. Who makes it has the gang.
-    async fn claim(
+    pub(super) async fn claim(
         &self,
         order: &GangOrder,
         manifests: &Manifests<'_>,
@@ -201,6 +200,7 @@ impl KubernetesBackend {
                 Ok(Made {
                     name,
                     uid,
+                    version: None,
                     host,
                     bound,
                 })
@@ -283,6 +283,7 @@ fn binding(pod: &Made) -> Binding {
         metadata: ObjectMeta {
             name: Some(pod.name.clone()),
             uid: Some(pod.uid.clone()),
+            resource_version: pod.version.clone(),
             ..ObjectMeta::default()
         },
         target: ObjectReference {
@@ -294,7 +295,7 @@ fn binding(pod: &Made) -> Binding {
 }
 
 /// The record of an owner object that this very order made.
-fn resumes(order: &GangOrder, held: &ConfigMap) -> Result<Record, BackendError> {
+pub(super) fn resumes(order: &GangOrder, held: &ConfigMap) -> Result<Record, BackendError> {
     let conflict = |held: GangKey, attempt| Err(BackendError::Conflict { held, attempt });
     let Some(record) = Record::read(held) else {
         return conflict(order.key, order.attempt);

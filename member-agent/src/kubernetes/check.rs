@@ -53,7 +53,7 @@ impl KubernetesBackend {
         let own = |pod: &Pod| {
             let labels = pod.metadata.labels.as_ref();
             labels
-                .and_then(names::key)
+                .and_then(names::member_key)
                 .is_some_and(|key| key.gang == order.key.gang)
         };
         let options = &self.options;

@@ -75,8 +75,20 @@ pub(super) fn trouble(error: &kube::Error) -> Trouble {
     }
 }
 
+/// True when the agent itself lacks the right to ask.
+pub(super) fn is_denied(trouble: &Trouble) -> bool {
+    match trouble {
+        Trouble::Away(words) => is_about_rights(words),
+        Trouble::NotFound | Trouble::Exists | Trouble::Changed | Trouble::Refused(_) => false,
+    }
+}
+
+fn is_about_rights(message: &str) -> bool {
+    message.contains("User \"") && message.contains(" cannot ")
+}
+
 fn is_passing(message: &str) -> bool {
-    let rights = message.contains("User \"") && message.contains(" cannot ");
+    let rights = is_about_rights(message);
     let leaving = message.contains("because it is being terminated");
     let account = message.contains("error looking up service account");
     let class = message.contains("no PriorityClass with name meridian-");

@@ -43,6 +43,8 @@ pub(super) struct Kept {
     pub(super) uid: String,
     host: Option<String>,
     pub(super) deleting: bool,
+    /// Others made it.
+    pub(super) theirs: bool,
     /// A resize left it out: its end is expected.
     pub(super) leaving: bool,
     /// Without its spec's containers and the annotations that nobody reads.
@@ -123,6 +125,12 @@ impl Entry {
 
     fn places(&self) -> BTreeSet<Place> {
         self.pods.values().map(Kept::place).collect()
+    }
+
+    /// True when its pods are others'.
+    pub(super) fn is_theirs(&self) -> bool {
+        let owner = self.owner.as_ref();
+        owner.is_some_and(|owner| owner.record.theirs) || self.pods.values().any(|pod| pod.theirs)
     }
 
     /// True when the gate is shut and each member has a pod of which `admitted` holds.
@@ -210,6 +218,7 @@ impl Kept {
             uid: meta.uid.clone().unwrap_or_default(),
             host,
             deleting: meta.deletion_timestamp.is_some(),
+            theirs: meta.labels.as_ref().and_then(names::bound_key).is_some(),
             leaving: false,
             pod: slim,
         })

@@ -7,16 +7,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::DynamicObject;
 use meridian_api::ids::GangId;
 use meridian_api::units::BootMillis;
 
+use super::Whose;
 use super::bind::slip;
 use super::entry::{Entry, Kept, Owner};
 use super::gate::Chore;
 use super::hosts::Hosts;
 use super::inventory::Inventory;
+use super::makers::MakerKind;
 use super::names::{self, Part};
 use super::options::KubernetesOptions;
+use super::others::Others;
 use super::phase;
 use super::record::Record;
 use crate::backend::{ClusterEvent, GangKey, GangSeen, PodPhase, PodSeen, Snapshot};
@@ -26,6 +30,12 @@ pub(super) struct Index {
     inventory: Inventory,
     hosts: Hosts,
     gangs: BTreeMap<GangKey, Entry>,
+    /// The gang that each pod of others is bound for, by the pod's UID.
+    bound: BTreeMap<String, GangKey>,
+    others: Others,
+    /// What is to be told of what others offer, after the gangs: that one has succeeded is heard
+    /// before its owner is over.
+    offer_news: Vec<ClusterEvent>,
     /// Gangs that must be looked at again.
     touched: BTreeSet<GangKey>,
     /// What was last told.
@@ -40,6 +50,9 @@ impl Index {
             inventory: Inventory::new(options.flavors.clone(), options.inventory.clone()),
             hosts: Hosts::new(options.node_lost_after, options.machine_gone_after),
             gangs: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            others: Others::new(options.flavors.clone()),
+            offer_news: Vec::new(),
             touched: BTreeSet::new(),
             told: BTreeMap::new(),
             chores: BTreeMap::new(),
@@ -67,6 +80,7 @@ impl Index {
             {
                 self.hosts.expect(host, now);
             }
+            self.offer_pod(pod);
         }
         for config in configs {
             self.apply_config(config);
@@ -86,16 +100,25 @@ impl Index {
             pools,
             nodes,
             gangs: self.told.values().cloned().collect(),
-            offers: Vec::new(),
+            offers: self.others.snapshot(),
         }
     }
 
-    /// Namespaces of the gangs that are there.
-    pub(super) fn homes(&self) -> Vec<(GangId, &str)> {
-        let homes = self.gangs.iter();
+    /// Namespaces of the gangs that are there, and who made their pods.
+    pub(super) fn homes(&self) -> Vec<(GangId, &str, Whose)> {
+        let mut homes = Vec::new();
+        for (key, entry) in &self.gangs {
+            let Some(namespace) = entry.namespace() else {
+                continue;
+            };
+            let whose = if entry.is_theirs() {
+                Whose::Theirs
+            } else {
+                Whose::Ours
+            };
+            homes.push((key.gang, namespace, whose));
+        }
         homes
-            .filter_map(|(key, entry)| Some((key.gang, entry.namespace()?)))
-            .collect()
     }
 
     pub(super) fn apply_node(&mut self, node: &Node, now: BootMillis) -> Vec<ClusterEvent> {
@@ -117,8 +140,9 @@ impl Index {
     }
 
     pub(super) fn apply_pod(&mut self, pod: &Pod) -> Vec<ClusterEvent> {
-        let ours = self.take_pod(pod);
-        self.inventory.apply_pod(pod, ours)
+        let is_member = self.take_pod(pod);
+        self.offer_pod(pod);
+        self.inventory.apply_pod(pod, is_member)
     }
 
     pub(super) fn remove_pod(&mut self, pod: &Pod) -> Vec<ClusterEvent> {
@@ -128,7 +152,22 @@ impl Index {
             entry.remove(pod.metadata.name.as_deref().unwrap_or_default());
             self.touched.insert(key);
         }
+        if let Some(uid) = &pod.metadata.uid {
+            self.bound.remove(uid);
+        }
+        let events = self.others.remove_pod(pod);
+        self.offer_news.extend(events);
         self.inventory.remove_pod(pod)
+    }
+
+    pub(super) fn apply_maker(&mut self, kind: MakerKind, object: DynamicObject) {
+        let events = kind.apply(object, &mut self.others);
+        self.offer_news.extend(events);
+    }
+
+    pub(super) fn remove_maker(&mut self, kind: MakerKind, object: DynamicObject) {
+        let events = kind.remove(object, &mut self.others);
+        self.offer_news.extend(events);
     }
 
     pub(super) fn apply_config(&mut self, config: &ConfigMap) {
@@ -180,6 +219,7 @@ impl Index {
                 }
             }
         }
+        news.append(&mut self.offer_news);
         news
     }
 
@@ -245,13 +285,42 @@ impl Index {
 
     /// Takes a pod if it is a member of a gang.
     fn take_pod(&mut self, pod: &Pod) -> bool {
-        let (Some(key), Some(kept)) = (member_key(pod), Kept::of(pod)) else {
+        let key = member_key(pod);
+        self.note_bound(pod, key);
+        let (Some(key), Some(kept)) = (key, Kept::of(pod)) else {
             return false;
         };
         let name = pod.metadata.name.clone().unwrap_or_default();
         self.gangs.entry(key).or_default().take(name, kept);
         self.touched.insert(key);
         true
+    }
+
+    /// Notes which gang a pod of others is bound for, and takes one that was let go out of its gang.
+    fn note_bound(&mut self, pod: &Pod, key: Option<GangKey>) {
+        let Some(uid) = pod.metadata.uid.as_ref() else {
+            return;
+        };
+        let is_bound = pod.metadata.labels.as_ref().and_then(names::bound_key);
+        let before = match key.filter(|_| is_bound.is_some()) {
+            Some(key) => self.bound.insert(uid.clone(), key),
+            None => self.bound.remove(uid),
+        };
+        let left = before.filter(|before| Some(*before) != key);
+        if let Some(left) = left
+            && let Some(entry) = self.gangs.get_mut(&left)
+        {
+            entry.remove(pod.metadata.name.as_deref().unwrap_or_default());
+            self.touched.insert(left);
+        }
+    }
+
+    /// Takes a pod that may be of a gang that others make.
+    fn offer_pod(&mut self, pod: &Pod) {
+        let labels = pod.metadata.labels.as_ref();
+        let is_ours = labels.and_then(names::key).is_some() && slip(pod).is_some();
+        let events = self.others.apply_pod(pod, is_ours);
+        self.offer_news.extend(events);
     }
 
     fn shown(&self, kept: &Kept) -> phase::Shown {
@@ -306,10 +375,10 @@ impl Index {
     }
 }
 
-/// The gang and epoch of a pod that the agent made.
+/// The gang and epoch of a pod that the agent made or bound.
 fn member_key(pod: &Pod) -> Option<GangKey> {
     slip(pod)?;
-    names::key(pod.metadata.labels.as_ref()?)
+    names::member_key(pod.metadata.labels.as_ref()?)
 }
 
 /// The gang and epoch of an owner object.

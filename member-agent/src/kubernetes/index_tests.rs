@@ -46,6 +46,7 @@ fn record() -> Record {
         complete: true,
         resizing: false,
         stopping: false,
+        theirs: false,
         terms: GangTerms::default(),
         roles: vec![RoleRecord {
             name: "worker".to_owned(),

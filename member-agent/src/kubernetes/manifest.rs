@@ -75,6 +75,15 @@ impl<'a> Manifests<'a> {
         })
     }
 
+    /// Of pods that others made: the owner object is all that is written of it.
+    pub(super) fn of_theirs(order: &'a GangOrder, devices: &'a Devices) -> Self {
+        Self {
+            order,
+            devices,
+            world: Record::of(order).members(),
+        }
+    }
+
     /// Members in the order of their global ranks.
     pub(super) fn world(&self) -> &[Member] {
         &self.world

@@ -8,6 +8,7 @@
 //! ```text
 //! bind   claim (owner object, one per gang) → Service → pods, unbound → bindings
 //! watch  every pod admitted by its kubelet → gate → containers start, all of them
+//! theirs claim → others' pods, marked → bindings: nothing is made (see `theirs`)
 //! stop   "stopping" in the owner object → pods end, with grace → Service, owner go
 //! ```
 //!
@@ -29,6 +30,7 @@ mod hosts;
 mod index;
 pub mod inventory;
 mod logs;
+mod makers;
 mod manifest;
 pub mod names;
 mod options;
@@ -38,6 +40,7 @@ mod prepared;
 mod record;
 mod resize;
 mod stop;
+mod theirs;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -62,6 +65,7 @@ use crate::backend::{
 };
 use client::{Cluster, Trouble};
 use index::Index;
+use makers::MakerKind;
 use prepared::Prepared;
 
 /// The member cluster behind one Kubernetes API. Cheap to clone.
@@ -69,10 +73,26 @@ use prepared::Prepared;
 pub struct KubernetesBackend {
     cluster: Cluster,
     options: std::sync::Arc<KubernetesOptions>,
-    /// Namespaces of gangs that were seen or bound: what is asked about them need not look
-    /// through the whole cluster.
-    homes: std::sync::Arc<Mutex<BTreeMap<GangId, String>>>,
+    /// Homes of gangs that were seen or bound: what is asked about them need not look through the
+    /// whole cluster.
+    homes: std::sync::Arc<Mutex<BTreeMap<GangId, Home>>>,
     prepared: std::sync::Arc<Prepared>,
+}
+
+/// Where a gang is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Home {
+    namespace: String,
+    whose: Whose,
+}
+
+/// Who made the pods of a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// The agent.
+    Ours,
+    /// Somebody else.
+    Theirs,
 }
 
 /// A whole listing, and where watches of it begin.
@@ -81,6 +101,8 @@ struct Look {
     configs: String,
     pods: String,
     nodes: String,
+    /// `None` = the kind cannot be seen here.
+    makers: Vec<(MakerKind, Option<String>)>,
 }
 
 impl KubernetesBackend {
@@ -100,14 +122,15 @@ impl KubernetesBackend {
         }
     }
 
-    fn home(&self, gang: GangId) -> Option<String> {
+    fn home(&self, gang: GangId) -> Option<Home> {
         let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
         homes.get(&gang).cloned()
     }
 
-    fn settle_in(&self, gang: GangId, namespace: &str) {
+    fn settle_in(&self, gang: GangId, namespace: &str, whose: Whose) {
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
-        homes.insert(gang, namespace.to_owned());
+        let namespace = namespace.to_owned();
+        homes.insert(gang, Home { namespace, whose });
     }
 
     fn move_out(&self, gang: GangId) {
@@ -121,7 +144,7 @@ impl KubernetesBackend {
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
     {
         match self.home(gang) {
-            Some(namespace) => self.cluster.within(&namespace),
+            Some(home) => self.cluster.within(&home.namespace),
             None => self.cluster.everywhere(),
         }
     }
@@ -147,22 +170,29 @@ impl KubernetesBackend {
         let (listed, pods) = cluster.list(&cluster.everywhere::<Pod>(), &all).await?;
         let (hosts, nodes) = cluster.list(&cluster.global::<Node>(), &all).await?;
         let mut index = Index::new(&self.options);
+        let mut makers = Vec::new();
+        for kind in MakerKind::ALL {
+            let (objects, version) = self.list_makers(kind, None).await?.unzip();
+            for object in objects.unwrap_or_default() {
+                index.apply_maker(kind, object);
+            }
+            makers.push((kind, version));
+        }
         index.load(&hosts, &listed, &owners, cluster.clock().boot());
-        for (gang, namespace) in index.homes() {
-            self.settle_in(gang, namespace);
+        for (gang, namespace, whose) in index.homes() {
+            self.settle_in(gang, namespace, whose);
         }
         Ok(Look {
             index,
             configs,
             pods,
             nodes,
+            makers,
         })
     }
 
     async fn ask_for_checkpoint(&self, key: GangKey, limit: Millis) -> Result<(), BackendError> {
-        let api: Api<Pod> = self.around(key.gang);
-        let of_key = ListParams::default().labels(&names::of_key(key));
-        let (pods, _) = self.cluster.list(&api, &of_key).await?;
+        let pods = self.pods_of(key).await?;
         if pods.is_empty() {
             return Err(BackendError::NotFound(key));
         }

@@ -35,6 +35,9 @@ pub const TENANT: &str = "meridian.dev/tenant";
 pub const CLASS: &str = "meridian.dev/class";
 /// Label: pool.
 pub const POOL: &str = "meridian.dev/pool";
+/// Label of a pod that others made and the agent binds: the gang, in the form of [`GANG`], which on
+/// such a pod is its owner's to write.
+pub const BOUND_FOR: &str = "meridian.dev/bound-for";
 /// Annotation of a pod: what it is, as JSON (a `Slip` of `record`).
 pub const SLIP: &str = "meridian.dev/member";
 /// Annotation of a pod: members of its gang, which a resize changes.
@@ -108,13 +111,34 @@ pub fn gate(owner_uid: &str) -> String {
 /// The gang and epoch that an object's labels name; `None` for what is not the agent's.
 #[must_use]
 pub fn key(labels: &BTreeMap<String, String>) -> Option<GangKey> {
-    let (job, index) = labels.get(GANG)?.rsplit_once('-')?;
+    (labels.get(MANAGED_BY)? == MANAGER)
+        .then(|| read_key(labels, GANG))
+        .flatten()
+}
+
+/// The gang and epoch that a pod of others is bound for; `None` for one that the agent made.
+#[must_use]
+pub fn bound_key(labels: &BTreeMap<String, String>) -> Option<GangKey> {
+    match key(labels) {
+        Some(_) => None,
+        None => read_key(labels, BOUND_FOR),
+    }
+}
+
+/// The gang and epoch of a member, whoever made its pod.
+#[must_use]
+pub fn member_key(labels: &BTreeMap<String, String>) -> Option<GangKey> {
+    key(labels).or_else(|| bound_key(labels))
+}
+
+fn read_key(labels: &BTreeMap<String, String>, of: &str) -> Option<GangKey> {
+    let text = labels.get(of)?;
+    let (job, index) = text.rsplit_once('-')?;
     let job: Uid = job.parse().ok()?;
     let index = index.parse().ok()?;
     let epoch = Epoch(labels.get(EPOCH)?.parse().ok()?);
     let gang = GangId { job, index };
-    (labels.get(MANAGED_BY)? == MANAGER && labels.get(GANG)? == &gang_label(gang))
-        .then_some(GangKey { gang, epoch })
+    (text == &gang_label(gang)).then_some(GangKey { gang, epoch })
 }
 
 /// Selects everything of a gang, under whichever epoch.
@@ -127,6 +151,18 @@ pub fn of_gang(gang: GangId) -> String {
 #[must_use]
 pub fn of_key(key: GangKey) -> String {
     format!("{},{EPOCH}={}", of_gang(key.gang), key.epoch.0)
+}
+
+/// Selects pods of others that are bound for a gang, under whichever epoch.
+#[must_use]
+pub fn bound_for_gang(gang: GangId) -> String {
+    format!("{BOUND_FOR}={}", gang_label(gang))
+}
+
+/// Selects pods of others that are bound for a gang under one epoch.
+#[must_use]
+pub fn bound_for_key(key: GangKey) -> String {
+    format!("{},{EPOCH}={}", bound_for_gang(key.gang), key.epoch.0)
 }
 
 /// Name of a pod: job, gang, role, rank, epoch and attempt, so that no two pods ever share one.
@@ -282,6 +318,10 @@ mod tests {
         assert_eq!(super::key(&labels("helm", &gang, "7")), None);
         assert_eq!(super::key(&labels(MANAGER, "train-0", "7")), None);
         assert_eq!(super::key(&labels(MANAGER, &gang, "x")), None);
+        let theirs = [(GANG, "train"), (BOUND_FOR, gang.as_str()), (EPOCH, "7")];
+        let theirs = theirs.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        assert_eq!((super::key(&theirs), bound_key(&theirs)), (None, Some(key)));
+        assert_eq!(bound_key(&labels(MANAGER, &gang, "7")), None);
         let padded = format!("{}-007", key.gang.job);
         assert_eq!(super::key(&labels(MANAGER, &padded, "7")), None);
     }

@@ -10,7 +10,7 @@
 //! | with label `meridian.dev/gang` and a size | by the label | `meridian.dev/gang-size` says so |
 //! | of a JobSet | by its UID | each replicated job has its pods |
 //! | of a PyTorchJob | by its UID | the operator's `PET_NNODES` or `WORLD_SIZE` says so |
-//! | of a Job | by its UID | the Job's parallelism says so |
+//! | of a Job | by its UID | the Job's parallelism says so, and there are no more to come |
 //! | any other | each alone | at once |
 
 mod group;
@@ -56,7 +56,7 @@ impl Others {
         let Some(uid) = pod.metadata.uid.clone() else {
             return Vec::new();
         };
-        let read = Member::read(pod, &self.table).filter(|_| !is_ours);
+        let read = (!is_ours).then(|| Member::read(pod, &self.table)).flatten();
         let Some((group, member)) = read else {
             return self.drop_member(&uid);
         };

@@ -29,6 +29,9 @@ pub(super) struct Record {
     pub(super) resizing: bool,
     /// Asked to stop. Never taken back.
     pub(super) stopping: bool,
+    /// Its pods are others': bound, never made, and let go where they need not be removed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) theirs: bool,
     /// Its terms.
     pub(super) terms: GangTerms,
     /// Roles in the job's order, with their members.
@@ -99,6 +102,7 @@ impl Record {
             complete: false,
             resizing: false,
             stopping: false,
+            theirs: order.workload.origin.is_some(),
             terms: order.terms.clone(),
             roles: roles(order),
         }

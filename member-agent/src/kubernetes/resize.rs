@@ -37,6 +37,12 @@ impl KubernetesBackend {
         if record.attempt == order.attempt && record.complete {
             return Ok(());
         }
+        if record.theirs {
+            return Err(BackendError::Unsupported {
+                backend: "kubernetes",
+                what: "resize pods that others made",
+            });
+        }
         let pods = self.pods_of(key).await?;
         let site = self.survey(order).await?;
         let devices = site.devices(order);

@@ -3,19 +3,20 @@
 //! Owns the order of the steps: mark, ask, wait for the kubelets, remove, look again. Idempotent.
 //! `Gone` comes from a listing of the cluster's store that has neither a pod nor an owner object.
 //! Never removes a pod without its kubelet's word; giving up a dead machine is a chore of its own
-//! (see `gate`).
+//! (see `gate`). Pods that others made are removed only when they are bound and have not ended; the
+//! others are let go (see `theirs`).
 
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::api::{Api, ListParams};
 use meridian_api::units::Millis;
 
-use super::KubernetesBackend;
 use super::client::Trouble;
 use super::manifest::grace_seconds;
 use super::names::{self, Part};
 use super::options::Step;
 use super::record::Record;
+use super::{KubernetesBackend, Whose};
 use crate::backend::{GangKey, Stopped};
 
 /// Times that the mark is tried against writers that come between: a gate writes the owner object
@@ -71,24 +72,44 @@ impl KubernetesBackend {
     /// SIGTERM to every pod that has not been asked to end within this grace. A pod that is not
     /// bound, or has ended, goes at once. The number of pods that were there.
     async fn ask_pods(&self, key: GangKey, grace: u32) -> Result<usize, Trouble> {
-        let pods = self.pods_of(key).await?;
-        let count = pods.len();
-        let mut unasked = pods;
-        unasked.retain(|pod| {
-            let meta = &pod.metadata;
-            let within = meta.deletion_grace_period_seconds.unwrap_or(i64::MAX);
-            meta.deletion_timestamp.is_none() || within > i64::from(grace)
-        });
-        let ask = |pod: Pod| {
-            let ask = async move {
-                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-                let api: Api<Pod> = self.cluster.within(namespace);
-                self.cluster.delete(&api, &pod, Some(grace)).await
-            };
-            ask.boxed()
-        };
-        self.cluster.each(unasked, ask).await?;
-        Ok(count)
+        for _ in 0..MAX_TRIES {
+            let pods = self.pods_of(key).await?;
+            let count = pods.len();
+            let ask = |pod: Pod| async move { self.ask_pod(&pod, grace).await }.boxed();
+            match self.cluster.each(pods, ask).await {
+                Ok(_) => return Ok(count),
+                // One was bound while it was let go: it is looked at again.
+                Err(Trouble::Changed) => {}
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Err(Trouble::Away(format!(
+            "pods of {key} change faster than they can be let go"
+        )))
+    }
+
+    async fn ask_pod(&self, pod: &Pod, grace: u32) -> Result<(), Trouble> {
+        let meta = &pod.metadata;
+        let is_theirs = meta.labels.as_ref().and_then(names::bound_key).is_some();
+        let is_bound = pod
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.node_name.is_some());
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+        if is_theirs && (has_ended || !is_bound) {
+            return self.let_go_of_pod(pod).await;
+        }
+        let within = meta.deletion_grace_period_seconds.unwrap_or(i64::MAX);
+        if meta.deletion_timestamp.is_some() && within <= i64::from(grace) {
+            return Ok(());
+        }
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let api: Api<Pod> = self.cluster.within(namespace);
+        self.cluster.delete(&api, pod, Some(grace)).await
     }
 
     /// Removes what is left of a gang without pods; the owner object last, since it is the proof
@@ -161,10 +182,21 @@ impl KubernetesBackend {
         }
     }
 
+    /// The pods of a gang, whoever made them.
     pub(super) async fn pods_of(&self, key: GangKey) -> Result<Vec<Pod>, Trouble> {
-        let of_key = ListParams::default().labels(&names::of_key(key));
-        let (pods, _) = self.cluster.list(&self.around(key.gang), &of_key).await?;
-        Ok(pods)
+        let (made, bound) = (names::of_key(key), names::bound_for_key(key));
+        let selectors = match self.home(key.gang).map(|home| home.whose) {
+            Some(Whose::Ours) => vec![made],
+            Some(Whose::Theirs) => vec![bound],
+            None => vec![made, bound],
+        };
+        let mut all = Vec::new();
+        for selector in selectors {
+            let selected = ListParams::default().labels(&selector);
+            let (pods, _) = self.cluster.list(&self.around(key.gang), &selected).await?;
+            all.extend(pods);
+        }
+        Ok(all)
     }
 
     pub(super) async fn owners_of(&self, key: GangKey) -> Result<Vec<ConfigMap>, Trouble> {

@@ -1,7 +1,8 @@
 //! The watches of a cluster, as one stream of changes.
 //!
-//! Owns three watches, of nodes, pods and the owner objects of gangs, and the chores that follow
-//! from them. A watch that the API server ends in good order goes on where it was; one that breaks,
+//! Owns the watches of nodes, pods, the owner objects of gangs and what makes others' pods (see
+//! `makers`), and the chores that follow from them. A watch that the API server ends in good order
+//! goes on where it was; one that breaks,
 //! or is too old to go on (410), ends the stream. Never decides what runs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,13 +12,14 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kube::api::{Api, WatchEvent, WatchParams};
+use kube::api::{Api, DynamicObject, WatchEvent, WatchParams};
 use meridian_api::units::{BootMillis, Millis};
 use serde::de::DeserializeOwned;
 
 use super::client::{Trouble, trouble};
 use super::gate::Chore;
 use super::index::Index;
+use super::makers::MakerKind;
 use super::names::{self, Part};
 use super::{KubernetesBackend, Look};
 use crate::backend::{ClusterEvent, Observation};
@@ -32,17 +34,19 @@ const MAX_CHORES: usize = 16;
 const MAX_WORDS_AT_ONCE: usize = 256;
 
 /// One change of one object.
-enum Word {
+pub(super) enum Word {
     Node(Box<Node>),
     NodeGone(Box<Node>),
     Pod(Box<Pod>),
     PodGone(Box<Pod>),
     Config(Box<ConfigMap>),
     ConfigGone(Box<ConfigMap>),
+    Maker(MakerKind, Box<DynamicObject>),
+    MakerGone(MakerKind, Box<DynamicObject>),
 }
 
 /// A word, or the end of a watch.
-type Words = BoxStream<'static, Result<Word, Trouble>>;
+pub(super) type Words = BoxStream<'static, Result<Word, Trouble>>;
 
 /// Selects the owner objects of gangs.
 pub(super) fn ours() -> String {
@@ -58,7 +62,7 @@ pub(super) fn ours() -> String {
 /// A snapshot and every change after it.
 pub(super) fn observation(backend: KubernetesBackend, look: Look) -> Observation {
     let cluster = &backend.cluster;
-    let words: [Words; 3] = [
+    let mut words: Vec<Words> = vec![
         follow(
             cluster.global::<Node>(),
             WatchParams::default(),
@@ -81,6 +85,8 @@ pub(super) fn observation(backend: KubernetesBackend, look: Look) -> Observation
             |config| Word::ConfigGone(Box::new(config)),
         ),
     ];
+    let makers = look.makers.into_iter();
+    words.extend(makers.map(|(kind, version)| backend.follow_makers(kind, version)));
     let snapshot = look.index.snapshot();
     let watch = Watch {
         backend,
@@ -172,6 +178,14 @@ impl Watch {
                 index.remove_config(&config);
                 Vec::new()
             }
+            Word::Maker(kind, object) => {
+                index.apply_maker(kind, *object);
+                Vec::new()
+            }
+            Word::MakerGone(kind, object) => {
+                index.remove_maker(kind, *object);
+                Vec::new()
+            }
         };
         self.ready.extend(events);
     }
@@ -210,7 +224,7 @@ impl Watch {
 }
 
 /// Follows one kind of object from a version on.
-fn follow<K>(
+pub(super) fn follow<K>(
     api: Api<K>,
     params: WatchParams,
     version: String,
@@ -218,7 +232,7 @@ fn follow<K>(
     gone: fn(K) -> Word,
 ) -> Words
 where
-    K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let state = Follow {
         api,
@@ -243,7 +257,7 @@ struct Follow<K> {
 
 impl<K> Follow<K>
 where
-    K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     async fn next(mut self) -> Option<(Result<Word, Trouble>, Self)> {
         loop {

@@ -10,6 +10,7 @@ mod behaviour;
 mod inventory;
 mod keep;
 mod logs;
+mod offers;
 mod profile;
 mod state;
 mod timeline;
@@ -36,6 +37,7 @@ use crate::backend::{
     BackendError, ClusterBackend, ClusterEvent, GangKey, GangOrder, GangSeen, LogQuery,
     Observation, OfferSeen, Stopped,
 };
+use behaviour::Behaviour;
 use profile::For;
 use state::{Changed, State};
 
@@ -165,21 +167,30 @@ impl SimulatedCluster {
         });
     }
 
-    /// Somebody makes pods in the cluster and leaves them to this scheduler.
+    /// Somebody makes pods in the cluster and leaves them to this scheduler. They run until they
+    /// are stopped, and are made again then.
     pub fn offer(&self, now: UnixMillis, offer: OfferSeen) {
         self.turn(now, |inside| {
-            inside.state.note(Changed::Offer(offer.uid.clone()));
-            inside.state.offers.insert(offer.uid.clone(), offer);
+            inside.state.offer(offer, Behaviour::default());
         });
+    }
+
+    /// As [`Self::offer`], with pods that do what the annotations of `template` say. The error
+    /// names the annotation that is wrong.
+    pub fn offer_pods(
+        &self,
+        now: UnixMillis,
+        offer: OfferSeen,
+        template: &serde_json::Value,
+    ) -> Result<(), String> {
+        let behaviour = Behaviour::of(template)?;
+        self.turn(now, |inside| inside.state.offer(offer, behaviour));
+        Ok(())
     }
 
     /// What owned the offered pods is deleted, or over.
     pub fn withdraw(&self, now: UnixMillis, uid: &str) {
-        self.turn(now, |inside| {
-            if inside.state.offers.remove(uid).is_some() {
-                inside.state.note(Changed::Offer(uid.to_owned()));
-            }
-        });
+        self.turn(now, |inside| inside.state.withdraw(uid));
     }
 
     /// Takes the API away, or brings it back. The cluster goes on either way.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::behaviour::Behaviour;
 use super::inventory::Inventory;
+use super::offers::Waiting;
 use super::profile::{Draw, For, Profile, about};
 use crate::backend::{
     BackendError, GangKey, GangOrder, GangTerms, MemberOrder, NodeHealth, OfferSeen, PodPhase,
@@ -129,6 +130,9 @@ pub(super) struct Gang {
     /// Every member was bound once: user code may start.
     pub(super) gate_open: bool,
     pub(super) pods: Vec<Pod>,
+    /// UID of what owns its pods, when others made them.
+    #[serde(default)]
+    pub(super) origin: Option<String>,
     pub(super) checkpoint: Option<UnixMillis>,
 }
 
@@ -152,6 +156,9 @@ pub(super) struct State {
     /// Gangs that others made, by the UID of what owns them.
     #[serde(default)]
     pub(super) offers: BTreeMap<String, OfferSeen>,
+    /// Pods of theirs that nobody has bound.
+    #[serde(default)]
+    pub(super) waiting: BTreeMap<String, Waiting>,
     #[serde(with = "pairs")]
     pub(super) timeline: BTreeMap<(UnixMillis, u64), Due>,
     /// Entries ever put on the timeline; orders those of one millisecond.
@@ -225,6 +232,7 @@ impl State {
             nodes: nodes.collect(),
             gangs: BTreeMap::new(),
             offers: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             timeline: BTreeMap::new(),
             scheduled: 0,
             truths: 0,
@@ -263,8 +271,15 @@ impl State {
         if let Some((held, attempt)) = self.in_the_way(order.key) {
             return Err(BackendError::Conflict { held, attempt });
         }
-        let members = order.members.iter().map(|member| self.pod(order, member));
-        let pods = members.collect::<Result<Vec<Pod>, BackendError>>()?;
+        let origin = order.workload.origin.as_ref();
+        let pods = match origin {
+            Some(origin) => self.take_offered(order, origin)?,
+            None => {
+                let members = order.members.iter();
+                let members = members.map(|member| self.pod(order, member));
+                members.collect::<Result<Vec<Pod>, BackendError>>()?
+            }
+        };
         self.admit_later(&pods);
         let gang = Gang {
             attempt: order.attempt,
@@ -272,6 +287,7 @@ impl State {
             stopping: false,
             gate_open: false,
             pods,
+            origin: origin.map(|origin| origin.uid.clone()),
             checkpoint: None,
         };
         self.gangs.insert(order.key, gang);
@@ -295,7 +311,7 @@ impl State {
             .map(|(held, gang)| (*held, gang.attempt))
     }
 
-    fn pod(&self, order: &GangOrder, member: &MemberOrder) -> Result<Pod, BackendError> {
+    pub(super) fn pod(&self, order: &GangOrder, member: &MemberOrder) -> Result<Pod, BackendError> {
         let invalid = BackendError::Invalid;
         let role = order.roles.get(member.role);
         let role = role.ok_or_else(|| invalid(format!("there is no role {}", member.role)))?;
@@ -477,6 +493,7 @@ impl State {
             pod.ended = Some(now);
         }
         self.note(Changed::Gang(id.key));
+        self.end_owner(id.key);
         self.remove_if_over(id.key);
     }
 
@@ -504,7 +521,9 @@ impl State {
     fn remove_if_over(&mut self, key: GangKey) {
         let over = |gang: &Gang| gang.stopping && gang.pods.iter().all(|pod| pod.phase.ended());
         if self.gangs.get(&key).is_some_and(over) {
-            self.gangs.remove(&key);
+            if let Some(gang) = self.gangs.remove(&key) {
+                self.make_again(&gang);
+            }
             self.note(Changed::Gang(key));
         }
     }

@@ -3,6 +3,8 @@
 //! Owns the checks of `KubernetesBackend` beside the conformance suite. Each finds a clean
 //! cluster of three machines with eight GPUs each.
 
+pub(crate) mod theirs;
+
 use indexmap::IndexMap;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,

@@ -9,6 +9,7 @@ use meridian_api::kinds::federated_job::validate::MAX_ROLES;
 
 use super::member::{JobFacts, Member, Size, State, larger};
 use crate::backend::{OfferSeen, OfferedRole};
+use meridian_api::units::Resources;
 
 /// A pod of an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct OfferedPod {
     pub uid: String,
     /// The node that it is bound to.
     pub node: Option<String>,
+    /// What it asks of its host.
+    pub request: Resources,
 }
 
 /// Pods and Jobs of one gang, by UID.
@@ -53,6 +56,11 @@ pub(super) enum Lack {
     /// The Job that says how many pods it has was not seen.
     #[error("its Job was not seen")]
     NoJob,
+    /// More pods follow when those that are there have ended: that is a queue, not a gang.
+    #[error(
+        "its Job wants {completions} completions, {pods} at a time: a gang has all its pods at once"
+    )]
+    Waves { pods: u32, completions: u32 },
     /// Pods are not there, or are there twice.
     #[error("{there} of {wanted} pods are there")]
     Pods { there: usize, wanted: usize },
@@ -68,18 +76,15 @@ pub(super) enum Lack {
 }
 
 impl Group {
-    /// True while what owns it is there and not over. Nobody may have seen an owner: then its pods
-    /// stand for it.
+    /// True while what owns it is there and not over, or a pod of it is: that one holds its place
+    /// also when its owner wants no more.
     pub(super) fn is_alive(&self) -> bool {
-        if let Some(over) = self.owner {
-            return !over;
-        }
-        if !self.jobs.is_empty() {
-            return self.jobs.values().any(|job| !job.over);
-        }
-        self.members
-            .values()
-            .any(|member| member.state != State::Over)
+        let has_owner = match self.owner {
+            Some(over) => !over,
+            None => self.jobs.values().any(|job| !job.over),
+        };
+        let mut members = self.members.values();
+        has_owner || members.any(|member| member.state != State::Over)
     }
 
     /// True when nothing is known of it any more.
@@ -138,6 +143,7 @@ impl Group {
                 name: member.name.clone(),
                 uid: uid.clone(),
                 node: member.node.clone(),
+                request: member.wanted.request,
             });
             *rank += 1;
         }
@@ -164,8 +170,8 @@ impl Group {
             Size::Unknown => return Err(Lack::NoSize),
             Size::Pods(pods) => pods as usize,
             Size::OfJob => {
-                let pods = self.jobs.values().map(|job| job.pods).max();
-                pods.ok_or(Lack::NoJob)? as usize
+                let job = self.jobs.values().max_by_key(|job| job.pods);
+                job.ok_or(Lack::NoJob)?.gang()? as usize
             }
             Size::OfJobSet { all, .. } => self.wanted_of_jobset(live, all)?,
         };
@@ -195,10 +201,24 @@ impl Group {
         let mut wanted = 0_usize;
         for (role, number) in jobs {
             let of_role = self.jobs.values().filter(|job| job.role == role);
-            let pods = of_role.map(|job| job.pods).max().ok_or(Lack::NoJob)?;
+            let job = of_role.max_by_key(|job| job.pods).ok_or(Lack::NoJob)?;
+            let pods = job.gang()?;
             wanted = wanted.saturating_add((pods as usize).saturating_mul(number as usize));
         }
         Ok(wanted)
+    }
+}
+
+impl JobFacts {
+    /// Pods of its gang.
+    fn gang(&self) -> Result<u32, Lack> {
+        match self.completions {
+            Some(completions) if completions > self.pods => Err(Lack::Waves {
+                pods: self.pods,
+                completions,
+            }),
+            Some(_) | None => Ok(self.pods),
+        }
     }
 }
 

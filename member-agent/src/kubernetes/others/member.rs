@@ -97,6 +97,8 @@ pub(super) struct JobFacts {
     pub(super) role: String,
     /// Pods at a time.
     pub(super) pods: u32,
+    /// Pods that must succeed in all; `None` = it does not say.
+    pub(super) completions: Option<u32>,
     pub(super) over: bool,
 }
 
@@ -167,6 +169,9 @@ impl JobFacts {
         let facts = Self {
             role: kin.role.to_owned(),
             pods: u32::try_from(pods).unwrap_or(0),
+            completions: spec
+                .completions
+                .and_then(|completions| u32::try_from(completions).ok()),
             over: ended || job.metadata.deletion_timestamp.is_some(),
         };
         Some((uid.clone(), kin.group, facts))

@@ -107,7 +107,7 @@ fn a_job_is_offered_when_all_its_pods_are_there() {
     let mut others = others();
     assert!(others.apply_pod(&job_pod(0), false).is_empty());
     assert_eq!(others.held_back(), ["nlp/evaluate: its Job was not seen"]);
-    assert!(others.apply_job(&job(2, 8, "")).is_empty());
+    assert!(others.apply_job(&job(2, 2, "")).is_empty());
     assert_eq!(others.held_back(), ["nlp/evaluate: 1 of 2 pods are there"]);
     let events = others.apply_pod(&job_pod(1), false);
     assert_eq!(
@@ -125,7 +125,7 @@ fn a_job_is_offered_when_all_its_pods_are_there() {
     assert_eq!(offer.roles[0].request, request);
     assert!(others.held_back().is_empty());
     // Heard again, bound and running: nothing differs.
-    assert!(others.apply_job(&job(2, 8, "")).is_empty());
+    assert!(others.apply_job(&job(2, 2, "")).is_empty());
     let mut bound = in_phase(&job_pod(0), "Running");
     bound.spec.as_mut().expect("it has one").node_name = Some("n".to_owned());
     assert!(others.apply_pod(&bound, false).is_empty());
@@ -141,6 +141,17 @@ fn a_job_is_offered_when_all_its_pods_are_there() {
             (1, "evaluate-1-x7k2p", None)
         ]
     );
+}
+
+#[test]
+fn a_job_that_makes_more_pods_later_is_no_gang() {
+    let mut others = others();
+    others.apply_job(&job(2, 8, ""));
+    for index in 0..2 {
+        assert!(others.apply_pod(&job_pod(index), false).is_empty());
+    }
+    let why = "its Job wants 8 completions, 2 at a time: a gang has all its pods at once";
+    assert_eq!(others.held_back(), [format!("nlp/evaluate: {why}")]);
 }
 
 #[test]
