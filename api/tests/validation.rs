@@ -371,16 +371,12 @@ fn what_cannot_be_done_is_refused() {
         "is 0.5: this release places whole cards only",
     );
     refused(
-        &[("/spec/placement/capacity", json!(["Spot"]))],
-        "only capacity on quota",
+        &[("/spec/placement/capacity", json!(["Borrowed"]))],
+        "nothing is placed on others' capacity alone",
     );
     refused(
         &[("/spec/runLease", json!("2m"))],
         "run leases are not renewed",
-    );
-    refused(
-        &[("/spec/dependencies", json!({"dataSets": ["corpus"]}))],
-        "data sets are not looked for",
     );
     let split = json!({"maxClusters": 2, "minPerCluster": 1});
     let changes = [
@@ -652,4 +648,57 @@ fn columns_point_into_the_schema() {
             assert!(!column.name.contains(' '), "{}", column.name);
         }
     }
+}
+
+#[test]
+fn rules_of_placement_that_say_nothing_or_too_much_are_refused() {
+    let place = |field: &str, value: Value| (format!("/spec/placement/{field}"), value);
+    let refused_placement = |field: &str, value: Value, words: &str| {
+        let (path, value) = place(field, value);
+        refused(&[(path.as_str(), value)], words);
+    };
+    let rule = |operator: &str, values: Value| json!({"required": [{"key": "tier", "operator": operator, "values": values}]});
+    refused_placement(
+        "affinity",
+        rule("In", json!([])),
+        "must be given with In and NotIn",
+    );
+    refused_placement(
+        "affinity",
+        rule("Exists", json!(["a"])),
+        "means nothing with Exists",
+    );
+    refused_placement(
+        "tolerations",
+        json!([{"value": "x"}]),
+        "must be given: leave it out only",
+    );
+    refused_placement(
+        "tolerations",
+        json!([{"key": "k", "operator": "Exists", "value": "x"}]),
+        "means nothing with operator Exists",
+    );
+    let early = json!([{
+        "key": "k", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 5,
+    }]);
+    refused_placement("tolerations", early, "only with effect NoExecute");
+    refused_placement(
+        "fabric",
+        json!({}),
+        "says nothing: give kinds, minGbps or both",
+    );
+    refused_placement(
+        "fabric",
+        json!({"minGbps": 0}),
+        "is 0, must be from 1 to 16000",
+    );
+    refused_placement("groups", json!([{"name": "home"}]), "names no cluster");
+    let both = [
+        ("/spec/placement/regions", json!({"anyOf": ["eu"]})),
+        (
+            "/spec/placement/groups",
+            json!([{"name": "home", "regions": ["eu"]}]),
+        ),
+    ];
+    refused(&both, "regions and groups both order clusters");
 }

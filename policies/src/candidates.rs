@@ -1,9 +1,17 @@
 //! Candidates: which pools a gang may use at all, before anyone looks at room.
 //!
-//! Owns the rules on regions, clusters, classes and flavors, and the order of preference among
-//! them. Never looks at shapes or quota.
+//! Owns the rules on regions, clusters, classes, flavors and what pools are, and the order of
+//! preference among them. What clusters are is `choice`'s. Never looks at shapes or quota.
 
-use crate::model::{Cluster, ClusterIx, Contact, Lacking, Pool, Snapshot, Waiting};
+use meridian_api::kinds::federated_job::Objective;
+use meridian_api::kinds::gpu_pool::PoolCapacity;
+use meridian_api::kinds::workload_class::CapacityType;
+use meridian_api::quantity::SPEED_UNIT;
+use meridian_api::units::{MicroMoney, Millis};
+
+use crate::choice::standing::{Standing, standing};
+use crate::choice::terms::{Choice, PLAIN};
+use crate::model::{Cluster, ClusterIx, Contact, Lacking, Pool, PoolFacts, Snapshot, Waiting};
 
 /// Why a pool of an allowed cluster is none for a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,13 +20,43 @@ pub(crate) enum Barred {
     Flavor,
     /// It does not admit the job's class.
     Class,
+    /// Another law holds there.
+    Jurisdiction,
+    /// None of the job's groups holds the cluster.
+    Group,
+    /// The cluster's labels break this rule.
+    Affinity(u32),
+    /// This taint of the cluster is not tolerated.
+    Taint(u32),
+    /// This data set has no copy there.
+    DataSet(u32),
+    /// Nobody says what bringing this data there costs.
+    Data(u32),
+    /// The pool's capacity is of a kind that the job may not stand on.
+    Capacity,
+    /// The pool's network is another or slower.
+    Fabric,
 }
 
-/// Places of a pool's region and flavor in the job's orders of preference.
+/// How much a job likes a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preference {
+    /// Place of its group or region in the job's order.
     pub(crate) region_order: u32,
+    /// Place of its flavor in the job's order.
     pub(crate) flavor_order: u32,
+    /// The same where that order goes before cost, else zero.
+    pub(crate) flavor_first: u32,
+    /// How fast the job is on its flavor, in thousandths.
+    pub(crate) speed: u32,
+    /// Taints that should keep the job away.
+    pub(crate) shunned: u32,
+    /// Labels that the job would like and the cluster has not.
+    pub(crate) wishes_missed: u32,
+    /// Price of the data that comes from elsewhere.
+    pub(crate) egress: MicroMoney,
+    /// Time that this takes.
+    pub(crate) transfer: Millis,
 }
 
 /// True when the job may run in the cluster by its own rules.
@@ -43,6 +81,17 @@ pub(crate) fn preference(
     gang: &Waiting,
     pool: &Pool,
 ) -> Result<Preference, Barred> {
+    let standing = || standing(snapshot, gang.choice, pool.cluster);
+    preference_with(snapshot, gang, pool, standing)
+}
+
+/// The same, with the standing of the pool's cluster from elsewhere.
+pub(crate) fn preference_with(
+    snapshot: &Snapshot,
+    gang: &Waiting,
+    pool: &Pool,
+    standing: impl FnOnce() -> Result<Standing, Barred>,
+) -> Result<Preference, Barred> {
     let flavor_order = place_of(
         gang.flavors.iter().map(|accepted| accepted.flavor),
         &pool.flavor,
@@ -51,12 +100,66 @@ pub(crate) fn preference(
     if !pool.classes.is_empty() && !pool.classes.contains(&gang.class) {
         return Err(Barred::Class);
     }
+    let choice = choice(snapshot, gang);
+    let standing = standing()?;
+    suits(choice, &pool.facts)?;
     let region = snapshot.clusters[pool.cluster.index()].region;
-    let region_order = place_of(gang.regions.iter().copied(), &region).unwrap_or(u32::MAX);
+    let by_region = || place_of(gang.regions.iter().copied(), &region).unwrap_or(u32::MAX);
+    let accepted = gang.flavors.get(flavor_order as usize);
     Ok(Preference {
-        region_order,
+        region_order: standing.group.unwrap_or_else(by_region),
         flavor_order,
+        flavor_first: if numbers_decide(choice, gang) {
+            0
+        } else {
+            flavor_order
+        },
+        speed: accepted.map_or(SPEED_UNIT, |accepted| accepted.speed),
+        shunned: standing.shunned,
+        wishes_missed: standing.wishes_missed,
+        egress: standing.egress,
+        transfer: standing.transfer,
     })
+}
+
+/// What the gang asks of its place.
+pub(crate) fn choice<'a>(snapshot: &'a Snapshot, gang: &Waiting) -> &'a Choice {
+    snapshot.choices.get(gang.choice.index()).unwrap_or(&PLAIN)
+}
+
+/// True when cost and time choose between flavors: the job says that it is not equally fast on
+/// them, or what it is after.
+fn numbers_decide(choice: &Choice, gang: &Waiting) -> bool {
+    let first = gang.flavors.first().map(|accepted| accepted.speed);
+    choice.objective != Objective::Balanced
+        || gang
+            .flavors
+            .iter()
+            .any(|accepted| Some(accepted.speed) != first)
+}
+
+/// Whether the job may stand on what the pool is.
+fn suits(choice: &Choice, pool: &PoolFacts) -> Result<(), Barred> {
+    let may_use = match pool.capacity {
+        PoolCapacity::Owned => {
+            choice.may_use(CapacityType::Nominal) || choice.may_use(CapacityType::Borrowed)
+        }
+        PoolCapacity::Reserved => {
+            choice.may_use(CapacityType::Reserved) || choice.may_use(CapacityType::Nominal)
+        }
+        PoolCapacity::Spot => choice.may_use(CapacityType::Spot),
+    };
+    if !may_use {
+        return Err(Barred::Capacity);
+    }
+    let Some(wish) = &choice.fabric else {
+        return Ok(());
+    };
+    let fits = pool.fabric.is_some_and(|has| {
+        (wish.kinds.is_empty() || wish.kinds.contains(&has.kind))
+            && wish.min_gbps.is_none_or(|least| has.gbps >= least)
+    });
+    if fits { Ok(()) } else { Err(Barred::Fabric) }
 }
 
 /// Position of `wanted`; the first for an empty list, which allows all.

@@ -11,6 +11,7 @@ use meridian_api::reasons::Reason;
 use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
 
 use crate::candidates::{Barred, allows_cluster, lacks, preference};
+use crate::choice::words;
 use crate::decide::{Round, places};
 use crate::diagnosis::{amount, cards, diagnose, fits_when_empty};
 use crate::fit::fit;
@@ -142,6 +143,7 @@ fn quota(round: &Round<'_>, gang: &Waiting) -> Vec<Cause> {
             causes.extend(ever.iter().map(cause));
         }
     }
+    causes.extend(own_quota(round, gang, need).filter(|_| causes.is_empty()));
     let fits = |place: &Place| {
         let reach = Reach::Borrowing;
         ledger.passed(gang.tenant, *place, reach, need).is_empty()
@@ -153,6 +155,30 @@ fn quota(round: &Round<'_>, gang: &Waiting) -> Vec<Cause> {
         causes.extend(budget(round, gang));
     }
     causes
+}
+
+/// Quota of its own that a gang lacks which may not stand on others'.
+fn own_quota(round: &Round<'_>, gang: &Waiting, need: Resources) -> Option<Cause> {
+    let rooms = places(round.snapshot, gang).into_iter();
+    let rooms = rooms.map(|place| round.ledger.room(gang.tenant, place, Reach::Nominal));
+    let rooms: Vec<Resources> = rooms.collect();
+    let short = !round.may_borrow(gang) && !rooms.iter().any(|room| room.covers(need));
+    let most = rooms.into_iter().max().filter(|_| short)?;
+    let message = format!(
+        "needs {} of its own quota, which has {} left; it may not borrow: add Borrowed to \
+         placement.capacity, or to mayUse of its class",
+        cards(need.gpus),
+        amount(most.gpus),
+    );
+    let amounts = Amounts {
+        need: need.gpus,
+        free: most.gpus,
+        limit: most.gpus,
+    };
+    Some(Cause {
+        amounts: Some(amounts),
+        ..plain(Reason::WaitingForQuota, message)
+    })
 }
 
 /// Quota that the gang would have, if it were not kept for those before it.
@@ -323,6 +349,10 @@ fn of_places(round: &Round<'_>, ix: WaitingIx, mask: Mask, rooms: &mut Rooms) ->
                 Err(Barred::Class) => {
                     flavor_matches = true;
                     causes.push(other_class(round, gang, pool_ix));
+                }
+                Err(barred) => {
+                    flavor_matches = true;
+                    causes.push(words::barred(snapshot, gang, pool, barred));
                 }
                 Ok(_) => {
                     flavor_matches = true;

@@ -4,6 +4,7 @@
 //! tests check every plan they make. Everything is computed anew, plainly, and from nothing but
 //! snapshot and plan: no code of `decide`, `quota` or `fit` is used. Never repairs.
 
+mod choice;
 mod ledger;
 mod preemption;
 pub mod truth;
@@ -45,6 +46,7 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
         for placed in &plan.placements {
             let gang = &snapshot.waiting[placed.waiting.index()];
             allowed(snapshot, gang, placed, &mut found);
+            choice::kept(snapshot, gang, placed, &mut found);
             whole(gang, placed, &mut found);
             together(snapshot, gang, placed, &mut found);
             sliced(snapshot, gang, placed, &mut found);

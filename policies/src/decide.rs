@@ -6,17 +6,20 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::units::{MilliGpus, Resources};
 
 use crate::books;
-use crate::candidates::{Preference, allows_cluster, is_open, lacks, preference};
+use crate::candidates::{
+    Preference, allows_cluster, choice, is_open, lacks, preference, preference_with,
+};
 use crate::causes;
+use crate::choice::cost::{Fitted, bill};
+use crate::choice::standing::Standings;
 use crate::fit::{Fit, fit};
 use crate::history::use_of;
 use crate::model::{
-    Accepted, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, HoldRoom, Lacking, Place, Placed,
-    Plan, Pool, PoolIx, Preemption, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx, Use,
-    Waiting, WaitingIx,
+    Accepted, ChoiceIx, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, HoldRoom, Lacking, Place, Placed, Plan, Pool, PoolIx, Preemption, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx, Use, Waiting, WaitingIx,
 };
 use crate::order::Queue;
 use crate::preempt::Preemptions;
@@ -148,6 +151,7 @@ pub(crate) struct Round<'a> {
     remembered: BTreeMap<(u32, PoolIx, Mask), Remembered>,
     /// What is kept for the oldest; `None` where the owner has its place.
     slots: Vec<Option<Slot>>,
+    standings: Standings,
 }
 
 impl<'a> Round<'a> {
@@ -172,6 +176,7 @@ impl<'a> Round<'a> {
             placed: 0,
             pools,
             open: open_pools(snapshot),
+            standings: Standings::new(snapshot),
             kinds,
             shape_of,
             remembered: BTreeMap::new(),
@@ -201,6 +206,7 @@ impl<'a> Round<'a> {
         let gang = self.gang(ix);
         let per_job = gpus_per_job(&self.snapshot.tenants, gang.tenant);
         let barred = gang.suspended
+            || (reach == Reach::Borrowing && !self.may_borrow(gang))
             || self.ledger.exhausted(gang.tenant, Reach::Nominal).is_some()
             || per_job.is_some_and(|(_, limit)| gang.job_gpus > limit)
             || self.ledger.job_limit(gang.tenant, gang.gang.job).is_some();
@@ -244,6 +250,11 @@ impl<'a> Round<'a> {
             rows: Vec::new(),
             score,
         })
+    }
+
+    /// True when the gang may stand on others' quota.
+    pub(crate) fn may_borrow(&self, gang: &Waiting) -> bool {
+        choice(self.snapshot, gang).may_use(CapacityType::Borrowed)
     }
 
     /// Slots that the gang must leave alone, one bit each.
@@ -334,7 +345,10 @@ impl<'a> Round<'a> {
             {
                 continue;
             }
-            let Ok(preference) = preference(self.snapshot, gang, source) else {
+            let standing = self
+                .standings
+                .of(self.snapshot, gang.choice, source.cluster);
+            let Ok(preference) = preference_with(self.snapshot, gang, source, || standing) else {
                 continue;
             };
             let place = self.snapshot.place(source);
@@ -345,7 +359,7 @@ impl<'a> Round<'a> {
             if !budget.covers(least) {
                 continue;
             }
-            let Some(score) = self.score(ix, pool, mask, budget, preference, most.gpus) else {
+            let Some(score) = self.score((ix, reach, mask), pool, budget, &preference) else {
                 continue;
             };
             // Pools come by name, so between equals the first name wins.
@@ -369,25 +383,39 @@ impl<'a> Round<'a> {
 
     fn score(
         &mut self,
-        ix: WaitingIx,
+        (ix, reach, mask): (WaitingIx, Reach, Mask),
         pool: PoolIx,
-        mask: Mask,
         budget: Resources,
-        preference: Preference,
-        most: MilliGpus,
+        preference: &Preference,
     ) -> Option<Score> {
         let free = self.pools[pool.index()].free;
-        let gang = &self.gang(ix).shape;
+        let (snapshot, gang) = (self.snapshot, self.gang(ix));
+        let most = gang.shape.gpus(&gang.shape.most());
         let (pods, found) = self.find(ix, pool, mask, budget)?;
-        let gpus = gang.gpus(pods);
+        let gpus = gang.shape.gpus(pods);
+        let fitted = Fitted {
+            most,
+            gpus,
+            preferences_missed: found.preferences_missed,
+            left_on_hosts: found.left_on_hosts,
+            reach,
+        };
+        let source = &snapshot.pools[pool.index()];
+        let worth = snapshot.flavors[source.flavor.index()].worth;
+        let bill = bill(gang, &source.facts, worth, preference, fitted);
         Some(Score {
+            shunned: preference.shunned,
             region_order: preference.region_order,
+            wishes_missed: preference.wishes_missed,
+            flavor_first: preference.flavor_first,
+            measure: bill.measured_by(choice(snapshot, gang).objective),
             flavor_order: preference.flavor_order,
             short_of_max: most.saturating_sub(gpus).0,
             preferences_missed: found.preferences_missed,
             left_on_hosts: found.left_on_hosts.0,
             left_in_pool: free.saturating_sub(gpus).0,
             pool,
+            bill,
         })
     }
 
@@ -518,6 +546,7 @@ type KindKey<'a> = (
     &'a [ClusterIx],
     &'a [Lacking],
     MilliGpus,
+    ChoiceIx,
 );
 
 /// The kind and the ordinal of the shape of each waiting gang.
@@ -536,6 +565,7 @@ fn kinds(snapshot: &Snapshot) -> (Vec<Kind>, Vec<u32>) {
             gang.clusters.as_slice(),
             gang.lacking.as_slice(),
             gang.job_gpus,
+            gang.choice,
         );
         let next = u32::try_from(by_key.len()).unwrap_or(u32::MAX);
         kinds.push(*by_key.entry(key).or_insert(next));

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use meridian_api::quantity::Money;
 use meridian_api::units::UnixMillis;
 
 use crate::diagnosis::{amount, cards};
@@ -96,6 +97,29 @@ fn render_placed(text: &mut String, snapshot: &Snapshot, placed: &Placed) {
             score.left_in_pool,
         ),
     );
+    if let Some(bill) = bill_words(snapshot, placed) {
+        line(text, format_args!("    {bill}"));
+    }
+}
+
+/// What finishing there takes, where anything was said that could make a difference: a price, a
+/// speed, or a wish.
+#[must_use]
+pub fn bill_words(snapshot: &Snapshot, placed: &Placed) -> Option<String> {
+    let gang = snapshot.waiting.get(placed.waiting.index())?;
+    let priced = snapshot.pools.iter().any(|pool| pool.facts.price.is_some());
+    if !priced && snapshot.choices.get(gang.choice.index()).is_none() {
+        return None;
+    }
+    let bill = &placed.score.bill;
+    let (total, gpus, egress) = (Money(bill.total()), Money(bill.gpus), Money(bill.egress));
+    let (loss, spread) = (Money(bill.loss), Money(bill.spread));
+    let fragmentation = Money(bill.fragmentation);
+    let minutes = bill.time.0.div_ceil(60_000);
+    Some(format!(
+        "cost to finish: {total} (GPUs {gpus}, egress {egress}, loss {loss}, fragmentation \
+         {fragmentation}, spread {spread}) in {minutes} min"
+    ))
 }
 
 fn render_unplaced(text: &mut String, snapshot: &Snapshot, position: usize, entry: &Unplaced) {

@@ -8,6 +8,7 @@ pub mod books;
 mod candidates;
 mod causes;
 pub mod check;
+pub mod choice;
 pub mod decide;
 pub mod diagnosis;
 pub mod division;

@@ -8,6 +8,11 @@ use meridian_api::kinds::tenant::OnExhausted;
 use meridian_api::units::{MicroMoney, MilliGpus, Millis, Resources, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+pub use crate::choice::cost::Bill;
+pub use crate::choice::terms::{
+    Choice, ClusterFacts, DataNeed, Expected, Group, PoolFacts, RegionFacts,
+};
+
 mod preemption;
 
 pub use preemption::{
@@ -76,6 +81,11 @@ ordinal!(
     HoldIx
 );
 
+ordinal!(
+    /// Row of [`Snapshot::choices`].
+    ChoiceIx
+);
+
 /// Everything one decision may look at, frozen. Tables are sorted by name (or id), so ordinals
 /// are stable for the same fleet and ties that end with an ordinal end with a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +108,12 @@ pub struct Snapshot {
     pub tenants: Vec<Tenant>,
     /// Regions, by name.
     pub regions: Vec<String>,
+    /// What is known of them, in the same order; none = nothing.
+    #[serde(default)]
+    pub region_facts: Vec<RegionFacts>,
+    /// What jobs ask of their place, each different wish once; none = nothing is asked for.
+    #[serde(default)]
+    pub choices: Vec<Choice>,
     /// Clusters, by name.
     pub clusters: Vec<Cluster>,
     /// Pools, by cluster and name.
@@ -286,6 +302,9 @@ pub struct Cluster {
     pub contact: Contact,
     /// Closed to new work by a person.
     pub cordoned: bool,
+    /// What else is known of it.
+    #[serde(default)]
+    pub facts: ClusterFacts,
 }
 
 /// One GPU pool as shapes, with everything in `held` already taken out of `free`.
@@ -303,6 +322,9 @@ pub struct Pool {
     pub levels: Vec<String>,
     /// Hosts, alike ones as one row, in canonical order.
     pub shapes: Vec<Shape>,
+    /// What else is known of it.
+    #[serde(default)]
+    pub facts: PoolFacts,
 }
 
 /// Hosts that look alike.
@@ -410,6 +432,12 @@ pub struct Waiting {
     /// For whom it had to go lately.
     #[serde(default)]
     pub evicted_by: Vec<EvictedBy>,
+    /// What else it asks of its place.
+    #[serde(default)]
+    pub choice: ChoiceIx,
+    /// What its run is expected to be like.
+    #[serde(default)]
+    pub expected: Expected,
 }
 
 /// A cluster that lacks what a job depends on.
@@ -533,9 +561,18 @@ pub struct Take {
 
 /// Why this pool and not another: compared field by field, lowest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Score {
-    /// Place of its region in the job's order of preference.
+    /// Taints of the cluster that should keep it away if it can go elsewhere.
+    pub shunned: u32,
+    /// Place of its group, or of its region, in the job's order of preference.
     pub region_order: u32,
+    /// Labels that it would like and the cluster has not.
+    pub wishes_missed: u32,
+    /// Place of its flavor in the job's order of preference, where that goes before cost.
+    pub flavor_first: u32,
+    /// What the objective makes least (see [`Bill::measured_by`]).
+    pub measure: u64,
     /// Place of its flavor in the job's order of preference.
     pub flavor_order: u32,
     /// GPUs the gang does not get of what it could use, in thousandths.
@@ -548,6 +585,8 @@ pub struct Score {
     pub left_in_pool: u64,
     /// Ends the tie.
     pub pool: PoolIx,
+    /// What finishing there is expected to take; it is in `measure` already.
+    pub bill: Bill,
 }
 
 /// One gang that stays in the queue.

@@ -3,6 +3,7 @@
 //! Owns the shape of its spec. Status, gang arithmetic and checks are in the files below it.
 
 pub mod admission;
+pub mod affinity;
 pub mod needs;
 pub mod placement;
 pub mod retry;
@@ -17,6 +18,9 @@ use serde_json::Value;
 
 use crate::meta::{Object, Spec};
 use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity, Span, Time};
+pub use affinity::{
+    Affinity, FabricWish, LabelOperator, LabelRule, PlacementGroup, Toleration, TolerationOperator,
+};
 pub use needs::{Carried, CarriedConfigMap, Dependencies, Origin};
 pub use placement::{ClusterSpan, DataSource, Flavor, Objective, Placement, RegionChoice, Split};
 pub use retry::{

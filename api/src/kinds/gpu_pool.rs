@@ -48,6 +48,9 @@ pub struct GPUPoolSpec {
     /// How its machines are had.
     #[serde(default)]
     pub capacity: PoolCapacity,
+    /// Network between its nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<Fabric>,
     /// Tenant that it was bought for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -64,6 +67,34 @@ pub enum PoolCapacity {
     /// The provider may take them back.
     Spot,
 }
+
+/// Network between nodes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Fabric {
+    /// What it is.
+    pub kind: FabricKind,
+    /// Rate of each card, in gigabits per second.
+    pub gbps: u32,
+}
+
+/// What a network between nodes is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum FabricKind {
+    /// InfiniBand.
+    InfiniBand,
+    /// RDMA over Ethernet.
+    RoCE,
+    /// Ethernet without RDMA.
+    #[default]
+    Ethernet,
+}
+
+/// Largest rate of a card's network, in gigabits per second: ten times the fastest of today.
+pub const MAX_GBPS: u32 = 16_000;
 
 /// What is so with a pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -126,6 +157,10 @@ impl Checked for GPUPoolSpec {
         {
             let message = format!("ends with {last:?}, must end with {HOST_LEVEL:?}: add it");
             found.invalid("spec.topologyLevels", message);
+        }
+        if let Some(fabric) = self.fabric.filter(|it| !(1..=MAX_GBPS).contains(&it.gbps)) {
+            let message = format!("is {}, must be from 1 to {MAX_GBPS}", fabric.gbps);
+            found.invalid("spec.fabric.gbps", message);
         }
         if let Some(owner) = &self.owner {
             found.label("spec.owner", owner);

@@ -50,6 +50,15 @@ pub struct MemberClusterSpec {
     /// What work must tolerate to come here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
+    /// Zone of the region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Who runs it; absent = who runs its region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// Data sets of which it holds a copy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_sets: Vec<String>,
     /// Silence after which it counts as unreachable; absent = the hub's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_after: Option<Span>,
@@ -128,7 +137,8 @@ impl SimulatedHosts {
 }
 
 /// What work must tolerate to come to a cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Taint {
     /// Its key.
     pub key: String,
@@ -137,15 +147,23 @@ pub struct Taint {
     pub value: String,
     /// What it does.
     pub effect: TaintEffect,
+    /// When it was added: the time that work bears it counts from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_added: Option<Time>,
 }
 
 /// What a taint does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub enum TaintEffect {
     /// New work that does not tolerate it does not come.
     NoSchedule,
     /// Work that does not tolerate it comes only if nowhere else fits.
     PreferNoSchedule,
+    /// The same as `NoSchedule`, and work that is there is stopped and goes elsewhere: at once, or
+    /// when the time is over for which it tolerates the taint.
+    NoExecute,
 }
 
 /// What the hub hears of a member cluster.
@@ -236,6 +254,13 @@ impl Checked for MemberClusterSpec {
                 found.add(&path, FieldReason::Required, "must be given");
             }
         }
+        let texts = [("zone", &self.zone), ("provider", &self.provider)];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                found.name(&format!("spec.{name}"), text);
+            }
+        }
+        found.names("spec.dataSets", &self.data_sets);
         self.check_silence(found);
     }
 

@@ -33,6 +33,23 @@ pub struct PriceBookSpec {
     /// One row per flavor. A flavor without a row is worth the reference card, and has no price.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flavors: Vec<FlavorPrice>,
+    /// Prices of data on its way from region to region. The row that names both ends holds, then
+    /// the one that names where it comes from; what no row names costs what its region says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<EgressPrice>,
+}
+
+/// Price of data on one way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EgressPrice {
+    /// Region it comes from.
+    pub from: String,
+    /// Region it goes to; absent = to any other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Price of a gigabyte.
+    #[serde(rename = "perGB")]
+    pub per_gb: Money,
 }
 
 /// One flavor.
@@ -87,6 +104,8 @@ pub struct PriceBookStatus {
 pub const MAX_FLAVORS: usize = 128;
 /// Most prices of one flavor: every capacity type in a few dozen regions.
 pub const MAX_PRICES: usize = 256;
+/// Most ways that have a price: each pair of a hundred regions.
+pub const MAX_WAYS: usize = 10_000;
 /// Largest worth, a thousand reference cards: worth times all milli-GPUs of a fleet of a billion
 /// cards stays below 2^64.
 pub const MAX_WORTH: Worth = Worth(1_000_000);
@@ -119,6 +138,25 @@ impl PriceBookSpec {
             .map(|price| price.0)
     }
 
+    /// True when a price of the flavor is for this region by name.
+    #[must_use]
+    pub fn names_region(&self, flavor: &str, region: &str) -> bool {
+        let rows = self.row(flavor).into_iter().flat_map(|row| &row.prices);
+        let mut regions = rows.filter_map(|price| price.region.as_deref());
+        regions.any(|name| name == region)
+    }
+
+    /// Price of a gigabyte from one region to another; `None` when the book does not say.
+    #[must_use]
+    pub fn egress(&self, from: &str, to: &str) -> Option<MicroMoney> {
+        let holds = |row: &&EgressPrice| {
+            row.from == from && row.to.as_deref().is_none_or(|name| name == to)
+        };
+        let rows = self.egress.iter().filter(holds);
+        rows.max_by_key(|row| row.to.is_some())
+            .map(|row| row.per_gb.0)
+    }
+
     fn row(&self, flavor: &str) -> Option<&FlavorPrice> {
         self.flavors.iter().find(|row| row.flavor == flavor)
     }
@@ -140,9 +178,29 @@ impl Checked for PriceBookSpec {
             }
             row.check(&path, found);
         }
+        self.check_egress(found);
     }
 
     fn check_update(&self, _new: &Self, _found: &mut Findings) {}
+}
+
+impl PriceBookSpec {
+    fn check_egress(&self, found: &mut Findings) {
+        found.too_many("spec.egress", self.egress.len(), MAX_WAYS);
+        let mut ways = std::collections::BTreeSet::new();
+        for (index, row) in self.egress.iter().enumerate() {
+            let path = format!("spec.egress[{index}]");
+            found.name(&format!("{path}.from"), &row.from);
+            if let Some(to) = &row.to {
+                found.name(&format!("{path}.to"), to);
+            }
+            if !ways.insert((&row.from, &row.to)) {
+                let message = "the same way has two prices: leave one";
+                found.add(&path, FieldReason::Duplicate, message);
+            }
+            found.price(&format!("{path}.perGB"), row.per_gb);
+        }
+    }
 }
 
 impl FlavorPrice {
@@ -202,6 +260,7 @@ mod tests {
                     price(Some("eu-west"), Some(CapacityType::Spot), 90),
                 ],
             }],
+            egress: Vec::new(),
         };
         let cents = |region, capacity| {
             let price = book.gpu_hour("h100", region, capacity);

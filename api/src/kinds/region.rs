@@ -32,13 +32,19 @@ pub struct RegionSpec {
     /// Whose law holds there: `EU`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jurisdiction: Option<String>,
+    /// Who runs it: `on-premises`, or a cloud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// Data sets of which it holds a copy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_sets: Vec<String>,
     /// Regions that take its work when it is lost, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failover_peers: Vec<String>,
-    /// Price of one card for an hour, by flavor.
+    /// Price of one card for an hour, by flavor, where the price book names none for this region.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpu_hour_price: BTreeMap<String, Money>,
-    /// Price of a gigabyte that leaves the region.
+    /// Price of a gigabyte that leaves the region, where the price book names none for its way.
     #[serde(
         default,
         rename = "egressPricePerGB",
@@ -94,6 +100,10 @@ impl Checked for RegionSpec {
             "spec.jurisdiction",
             self.jurisdiction.as_deref().unwrap_or_default(),
         );
+        if let Some(provider) = &self.provider {
+            found.name("spec.provider", provider);
+        }
+        found.names("spec.dataSets", &self.data_sets);
         found.names("spec.failoverPeers", &self.failover_peers);
         for (flavor, price) in &self.gpu_hour_price {
             let path = format!("spec.gpuHourPrice.{flavor}");

@@ -5,6 +5,7 @@
 //! just as warm. Never writes.
 
 mod catalog;
+mod choices;
 mod digest;
 mod fleet;
 mod histories;

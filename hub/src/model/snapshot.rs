@@ -23,6 +23,7 @@ use meridian_policies::model::{
 use meridian_policies::quota::rows_of;
 use meridian_policies::shapes;
 
+use super::choices::{Choices, cluster_facts, expected, missing};
 use super::fleet::ContactTerms;
 use super::{ClusterState, Job, Model, Trouble, Versioned};
 use crate::placement::{PlacementRecord, StoredRow};
@@ -55,12 +56,26 @@ pub(crate) struct Labelled {
 
 /// Names to ordinals.
 #[derive(Default)]
-struct Ordinals {
+pub(super) struct Ordinals {
     flavors: BTreeMap<String, FlavorIx>,
     classes: BTreeMap<String, ClassIx>,
     tenants: BTreeMap<String, TenantIx>,
     regions: BTreeMap<String, RegionIx>,
     clusters: BTreeMap<String, ClusterIx>,
+}
+
+impl Ordinals {
+    /// A region that a field of `spec.placement` names.
+    pub(super) fn region(&self, name: &str, field: &str) -> Result<RegionIx, Trouble> {
+        let known = self.regions.get(name).copied();
+        known.ok_or_else(|| missing("Region", name, &format!("spec.placement.{field}")))
+    }
+
+    /// A cluster that a field of `spec.placement` names.
+    pub(super) fn cluster(&self, name: &str, field: &str) -> Result<ClusterIx, Trouble> {
+        let known = self.clusters.get(name).copied();
+        known.ok_or_else(|| missing("MemberCluster", name, &format!("spec.placement.{field}")))
+    }
 }
 
 fn number<'a, I>(
@@ -86,6 +101,7 @@ impl Model {
             policy_head: self.policy_head,
             flavors: self.flavor_rows(&ordinals),
             regions: ordinals.regions.keys().cloned().collect(),
+            region_facts: self.catalog.region_facts(),
             classes: self.class_rows(),
             tenants: self.tenant_rows(&ordinals, situation.now),
             clusters: self.cluster_rows(&ordinals, situation),
@@ -94,6 +110,7 @@ impl Model {
         snapshot.pools = self.pool_rows(&ordinals);
         snapshot.held = self.held_rows(&ordinals, &snapshot.pools);
         let mut troubled = Vec::new();
+        let mut choices = Choices::new(Vec::new());
         for gang in &self.waiting {
             let Some(job) = self.jobs.get(&gang.job) else {
                 continue;
@@ -104,11 +121,12 @@ impl Model {
                 troubled.push((*gang, pausing(tried, situation.now)));
                 continue;
             }
-            match self.waiting_row(&ordinals, job, *gang, situation.now) {
+            match self.waiting_row(&ordinals, &mut choices, job, *gang, situation.now) {
                 Ok(row) => snapshot.waiting.push(row),
                 Err(trouble) => troubled.push((*gang, trouble)),
             }
         }
+        snapshot.choices = choices.into_rows();
         snapshot
             .waiting
             .sort_by_key(|row| (row.submitted, row.gang));
@@ -139,6 +157,7 @@ impl Model {
         let job = Job::new(job, self.revision);
         let mut labelled = self.snapshot(situation);
         let ordinals = self.ordinals();
+        let mut choices = Choices::new(std::mem::take(&mut labelled.snapshot.choices));
         for index in 0..job.gang_count() {
             let gang = GangId {
                 job: HYPOTHETICAL,
@@ -146,11 +165,13 @@ impl Model {
             };
             labelled.snapshot.waiting.push(self.waiting_row(
                 &ordinals,
+                &mut choices,
                 &job,
                 gang,
                 situation.now,
             )?);
         }
+        labelled.snapshot.choices = choices.into_rows();
         Ok((labelled, HYPOTHETICAL))
     }
 
@@ -247,6 +268,7 @@ impl Model {
                 region: region.unwrap_or_default(),
                 contact: state.map_or(Contact::Lost, contact),
                 cordoned: !cluster.value.spec.is_open() || region.is_none(),
+                facts: cluster_facts(&cluster.value),
             });
         }
         rows
@@ -281,6 +303,7 @@ impl Model {
                         .unwrap_or_default(),
                     classes: classes.copied().collect(),
                     levels: pool.levels.clone(),
+                    facts: self.catalog.pool_facts(declared, cluster, &pool.flavor),
                     shapes: self.room(
                         pool,
                         unlisted
@@ -375,20 +398,13 @@ impl Model {
     fn waiting_row(
         &self,
         ordinals: &Ordinals,
+        choices: &mut Choices,
         job: &Job,
         gang: GangId,
         now: UnixMillis,
     ) -> Result<Waiting, Trouble> {
         let spec = &job.object.spec;
         self.check_fit(job)?;
-        let missing = |kind: &str, name: &str, field: &str| {
-            let message =
-                format!("{field}: there is no {kind} {name:?}; create it or name another");
-            Trouble {
-                reason: Reason::Misconfigured,
-                message,
-            }
-        };
         let class = ordinals.classes.get(&spec.workload_class);
         let class = *class
             .ok_or_else(|| missing("WorkloadClass", &spec.workload_class, "spec.workloadClass"))?;
@@ -403,22 +419,12 @@ impl Model {
         let row = job.gang(gang.index);
         let row = row.ok_or_else(|| never(format!("the job has no gang {}", gang.index)))?;
         let regions = spec.placement.regions.iter().flat_map(RegionChoice::names);
-        let regions = regions.map(|name| {
-            ordinals
-                .regions
-                .get(name)
-                .copied()
-                .ok_or_else(|| missing("Region", name, "spec.placement.regions"))
-        });
-        let clusters = spec.placement.clusters.iter().map(|name| {
-            ordinals
-                .clusters
-                .get(name)
-                .copied()
-                .ok_or_else(|| missing("MemberCluster", name, "spec.placement.clusters"))
-        });
-        let class_runtime = self.catalog.classes.get(&spec.workload_class);
-        let class_runtime = class_runtime.and_then(|class| class.value.spec.max_runtime);
+        let regions = regions.map(|name| ordinals.region(name, "regions"));
+        let clusters = spec.placement.clusters.iter();
+        let clusters = clusters.map(|name| ordinals.cluster(name, "clusters"));
+        let rules = self.catalog.classes.get(&spec.workload_class);
+        let class_runtime = rules.and_then(|class| class.value.spec.max_runtime);
+        let may_use = rules.map_or(&[][..], |class| &class.value.spec.may_use);
         Ok(Waiting {
             gang,
             job: job.full_name(),
@@ -438,6 +444,8 @@ impl Model {
             next_epoch: epoch,
             spec_revision: job.spec_revision,
             evicted_by: Vec::new(),
+            choice: choices.of(ordinals, spec, may_use)?,
+            expected: expected(spec),
         })
     }
 }

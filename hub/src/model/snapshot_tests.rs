@@ -1,5 +1,6 @@
 //! Snapshots, tried on a small model: what a decision sees of it.
 
+use meridian_api::units::MicroMoney;
 use meridian_policies::lifecycle::State;
 use meridian_policies::model::{Measure, Role};
 use meridian_proto::v1;
@@ -167,4 +168,71 @@ fn quotas_prices_and_ledger_rows_come_from_what_was_written() {
         (held.rows[0].gpus, held.resources.gpus),
         (row.gpus, row.gpus)
     );
+}
+
+#[test]
+fn wishes_and_facts_become_rows_and_equal_wishes_one() {
+    let mut fixture = Fixture::new(4);
+    let region = json!({
+        "timeZone": "Europe/Dublin", "jurisdiction": "EU", "egressPricePerGB": "0.02",
+        "gpuHourPrice": {"h100-80gb": "2.60"},
+    });
+    fixture.object("regions/-/eu", "Region", &region);
+    fixture.object(
+        "regions/-/us",
+        "Region",
+        &json!({"timeZone": "America/New_York"}),
+    );
+    let prices = json!({
+        "currency": "EUR", "egress": [{"from": "eu", "to": "us", "perGB": "0.05"}],
+        "flavors": [{"flavor": "h100-80gb", "gpuHour": "9",
+                     "prices": [{"capacity": "Borrowed", "gpuHour": "1"}]}],
+    });
+    fixture.object("pricebooks/-/prices", "PriceBook", &prices);
+    fixture.cluster(&json!({"zone": "eu-1", "dataSets": ["corpus"]}));
+    let pool = json!({
+        "cluster": "euw-a", "pool": "h100", "flavor": "h100-80gb",
+        "fabric": {"kind": "RoCE", "gbps": 400},
+    });
+    fixture.object("gpupools/-/h100", "GPUPool", &pool);
+    let asks = json!({
+        "copies": 2, "expectedRuntime": "5h",
+        "placement": {"jurisdiction": "EU", "regions": {"anyOf": ["us", "eu"]}},
+    });
+    fixture.job(&asks, &json!({}));
+    let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
+    let facts = &snapshot.region_facts[0];
+    assert_eq!(facts.jurisdiction.as_deref(), Some("EU"));
+    let cents = |cents| Some(MicroMoney(cents * 10_000));
+    assert_eq!(facts.egress, [cents(2), cents(5)]);
+    assert_eq!(snapshot.region_facts[1].egress, [None, None]);
+    let pool = &snapshot.pools[0].facts;
+    assert_eq!(
+        pool.price,
+        cents(260),
+        "the region's, where the book names no region"
+    );
+    assert_eq!(pool.fabric.map(|fabric| fabric.gbps), Some(400));
+    assert_eq!(snapshot.clusters[0].facts.zone.as_deref(), Some("eu-1"));
+    assert_eq!(
+        snapshot.choices.len(),
+        2,
+        "nothing, and what both copies ask for"
+    );
+    let asked = &snapshot.choices[1];
+    assert_eq!(asked.jurisdiction.as_deref(), Some("EU"));
+    assert_eq!(asked.groups[0].regions, [RegionIx(1), RegionIx(0)]);
+    let five_hours = meridian_api::units::Millis::seconds(5 * 3600);
+    assert_eq!(snapshot.waiting[0].expected.runtime, Some(five_hours));
+}
+
+#[test]
+fn a_group_of_an_unknown_cluster_is_misconfigured() {
+    let mut fixture = Fixture::new(4);
+    let groups = json!([{"name": "home", "clusters": ["nowhere"]}]);
+    fixture.job(&json!({"placement": {"groups": groups}}), &json!({}));
+    let labelled = fixture.model.snapshot(Fixture::situation());
+    let trouble = &labelled.troubled[0].1;
+    assert_eq!(trouble.reason, Reason::Misconfigured);
+    assert!(trouble.message.contains("nowhere"), "{}", trouble.message);
 }

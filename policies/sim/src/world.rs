@@ -11,8 +11,7 @@ use meridian_api::kinds::WorkloadClass;
 use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
-    Accepted, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx, GangShape,
-    Pool, RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Use, Waiting,
+    Accepted, ChoiceIx, Class, ClassIx, ClassRule, Cluster, ClusterFacts, ClusterIx, Contact, Expected, Flavor, FlavorIx, GangShape, Pool, PoolFacts, RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Use, Waiting,
 };
 use meridian_policies::quota::rows_of;
 
@@ -331,6 +330,7 @@ fn places(
                 region: regions[&pool.region],
                 contact: Contact::Ready,
                 cordoned: false,
+                facts: ClusterFacts::default(),
             });
         }
         let cluster = u32::try_from(clusters.len() - 1).unwrap_or(u32::MAX);
@@ -346,6 +346,7 @@ fn places(
             classes: admitted.collect(),
             levels: pool.levels.clone(),
             shapes: shapes_of(pool),
+            facts: PoolFacts::default(),
         });
     }
     (clusters, pools)
@@ -409,6 +410,8 @@ impl Gangs {
             next_epoch: epoch,
             spec_revision: Revision(1),
             evicted_by: Vec::new(),
+            choice: ChoiceIx(0),
+            expected: Expected::default(),
         }
     }
 

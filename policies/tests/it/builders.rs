@@ -82,6 +82,7 @@ impl World {
             region: RegionIx(0),
             contact: Contact::Ready,
             cordoned: false,
+            facts: ClusterFacts::default(),
         });
         self
     }
@@ -101,6 +102,7 @@ impl World {
             classes: Vec::new(),
             levels,
             shapes,
+            facts: PoolFacts::default(),
         });
         self
     }
@@ -137,6 +139,8 @@ impl World {
             next_epoch: Epoch::first(StoreGeneration(1)),
             spec_revision: Revision(1),
             evicted_by: Vec::new(),
+            choice: ChoiceIx(0),
+            expected: Expected::default(),
         };
         change(&mut waiting);
         self.0.waiting.push(waiting);

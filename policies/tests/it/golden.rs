@@ -10,7 +10,7 @@ use meridian_policies::model::{
 
 use crate::builders::{World, hosts, quota, role};
 
-fn golden(name: &str, world: &World) {
+pub(crate) fn golden(name: &str, world: &World) {
     let plan = decide(&world.0);
     assert_eq!(check(&world.0, &plan), []);
     let mut settings = insta::Settings::clone_current();

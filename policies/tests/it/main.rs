@@ -6,6 +6,7 @@
 mod books;
 mod builders;
 mod checker;
+mod choosing;
 mod division;
 mod fitting;
 mod golden;
@@ -16,6 +17,7 @@ mod preemption;
 mod queue;
 mod quota;
 mod random;
+mod random_choice;
 mod record;
 mod replace;
 mod rounds;

@@ -12,6 +12,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
+use crate::random_choice;
+
 pub(crate) fn levels() -> Vec<String> {
     vec!["block".into(), "rack".into()]
 }
@@ -180,14 +182,16 @@ fn cluster(index: usize) -> impl Strategy<Value = Cluster> {
         1 => Just(Contact::Suspect),
         1 => Just(Contact::Lost),
     ];
-    (0..2_u32, contact, prop::bool::weighted(0.1)).prop_map(move |(region, contact, cordoned)| {
-        Cluster {
+    let facts = random_choice::cluster_facts();
+    (0..2_u32, contact, prop::bool::weighted(0.1), facts).prop_map(
+        move |(region, contact, cordoned, facts)| Cluster {
             name: format!("c{index}"),
             region: RegionIx(region),
             contact,
             cordoned,
-        }
-    })
+            facts,
+        },
+    )
 }
 
 fn pool(clusters: u32, flavors: u32) -> impl Strategy<Value = Pool> {
@@ -196,14 +200,16 @@ fn pool(clusters: u32, flavors: u32) -> impl Strategy<Value = Pool> {
         0..flavors,
         option::weighted(0.2, 0..2_u32),
         shapes(),
+        random_choice::pool_facts(),
     )
-        .prop_map(|(cluster, flavor, class, shapes)| Pool {
+        .prop_map(|(cluster, flavor, class, shapes, facts)| Pool {
             cluster: ClusterIx(cluster),
             name: String::new(),
             flavor: FlavorIx(flavor),
             classes: class.map(ClassIx).into_iter().collect(),
             levels: levels(),
             shapes,
+            facts,
         })
 }
 
@@ -222,40 +228,48 @@ fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = W
         option::of(0..clusters),
     );
     let when = (option::of(0..1000_i64), option::of(0..1000_u64));
-    (who, place, when, gang(), 0..6_u128).prop_map(|(who, place, when, shape, job)| {
-        let (tenant, class, priority, submitted, suspended) = who;
-        let accept = |flavor| Accepted {
-            flavor: FlavorIx(flavor),
-            speed: 1000,
-        };
-        let lacking = |cluster| Lacking {
-            cluster: ClusterIx(cluster),
-            message: "no ConfigMap conf".to_owned(),
-        };
-        Waiting {
-            gang: GangId {
-                job: Uid(job),
-                index: 0,
-            },
-            job: format!("ns/job-{job}"),
-            tenant: TenantIx(tenant),
-            class: ClassIx(class),
-            priority,
-            submitted: UnixMillis(submitted),
-            finish_by: when.0.map(UnixMillis),
-            max_runtime: when.1.map(Millis),
-            suspended,
-            flavors: place.0.into_iter().map(accept).collect(),
-            regions: place.1.into_iter().map(RegionIx).collect(),
-            clusters: place.2.into_iter().map(ClusterIx).collect(),
-            lacking: place.3.into_iter().map(lacking).collect(),
-            job_gpus: shape.gpus(&shape.most()),
-            shape,
-            next_epoch: Epoch::first(StoreGeneration(1)),
-            spec_revision: Revision(1),
-            evicted_by: Vec::new(),
-        }
-    })
+    let choice = (
+        prop_oneof![3 => Just(0), 1 => 1..4_u32],
+        random_choice::expected(),
+    );
+    (who, place, when, gang(), 0..6_u128, choice).prop_map(
+        |(who, place, when, shape, job, choice)| {
+            let (tenant, class, priority, submitted, suspended) = who;
+            let accept = |flavor: u32| Accepted {
+                flavor: FlavorIx(flavor),
+                speed: 1000 - flavor * 300,
+            };
+            let lacking = |cluster| Lacking {
+                cluster: ClusterIx(cluster),
+                message: "no ConfigMap conf".to_owned(),
+            };
+            Waiting {
+                gang: GangId {
+                    job: Uid(job),
+                    index: 0,
+                },
+                job: format!("ns/job-{job}"),
+                tenant: TenantIx(tenant),
+                class: ClassIx(class),
+                priority,
+                submitted: UnixMillis(submitted),
+                finish_by: when.0.map(UnixMillis),
+                max_runtime: when.1.map(Millis),
+                suspended,
+                flavors: place.0.into_iter().map(accept).collect(),
+                regions: place.1.into_iter().map(RegionIx).collect(),
+                clusters: place.2.into_iter().map(ClusterIx).collect(),
+                lacking: place.3.into_iter().map(lacking).collect(),
+                job_gpus: shape.gpus(&shape.most()),
+                shape,
+                next_epoch: Epoch::first(StoreGeneration(1)),
+                spec_revision: Revision(1),
+                evicted_by: Vec::new(),
+                choice: ChoiceIx(choice.0),
+                expected: choice.1,
+            }
+        },
+    )
 }
 
 fn held(tenants: u32, flavors: u32) -> impl Strategy<Value = Held> {
@@ -290,7 +304,14 @@ pub(crate) fn snapshot() -> impl Strategy<Value = Snapshot> {
         let pools = vec(pool(cluster_count, flavors), 0..5);
         let waiting = vec(waiting(tenant_count, cluster_count, flavors), 0..12);
         let held = vec(held(tenant_count, flavors), 0..3);
-        (Just(clusters), Just(tenants), pools, waiting, held).prop_map(assemble)
+        let fleet = (Just(clusters), Just(tenants), pools, waiting, held);
+        let facts = vec(random_choice::region_facts(), 2);
+        let wishes = vec(random_choice::choice(), 3);
+        (fleet, facts, wishes).prop_map(|(fleet, region_facts, wishes)| Snapshot {
+            region_facts,
+            choices: std::iter::once(Choice::default()).chain(wishes).collect(),
+            ..assemble(fleet)
+        })
     })
 }
 

@@ -48,6 +48,13 @@ fn reversed(snapshot: &Snapshot) -> Snapshot {
     for held in &mut other.held {
         held.cluster = flip(held.cluster);
     }
+    let groups = other
+        .choices
+        .iter_mut()
+        .flat_map(|choice| &mut choice.groups);
+    for group in groups {
+        group.clusters = group.clusters.iter().copied().map(flip).collect();
+    }
     for gang in &mut other.waiting {
         gang.clusters = gang.clusters.iter().copied().map(flip).collect();
         for lacking in &mut gang.lacking {
@@ -145,6 +152,7 @@ fn alike(a: &Waiting, b: &Waiting) -> bool {
         submitted: UnixMillis::default(),
         finish_by: None,
         max_runtime: None,
+        expected: Expected::default(),
         ..gang.clone()
     };
     plain(a) == plain(b)

@@ -7,7 +7,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::affinity::{
+    Affinity, FabricWish, MAX_RULES, PlacementGroup, Toleration, check_groups, check_rules,
+};
 use super::validate::check_uri;
+use crate::errors::FieldReason;
 use crate::kinds::workload_class::CapacityType;
 use crate::quantity::{SPEED_UNIT, Speed};
 use crate::validate::Findings;
@@ -22,7 +26,21 @@ pub struct Placement {
     /// Clusters; empty allows all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
-    /// Hardware that it accepts, best first; empty accepts all.
+    /// Groups of clusters, best first: the next is used only where those before it have no room.
+    /// In place of `regions`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<PlacementGroup>,
+    /// Labels that clusters must or should have.
+    #[serde(default, skip_serializing_if = "Affinity::is_empty")]
+    pub affinity: Affinity,
+    /// Taints of clusters that it bears.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// Network between hosts that it needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<FabricWish>,
+    /// Hardware that it accepts; empty accepts all. Best first, unless speeds differ or an objective
+    /// but `Balanced` is named: then cost and time decide, and the order only between equals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flavors: Vec<Flavor>,
     /// Capacity that it may stand on; empty = what its class may.
@@ -116,13 +134,15 @@ pub struct Split {
 }
 
 /// What is best.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub enum Objective {
     /// Least cost to finish.
     Cheapest,
     /// Earliest end.
     Soonest,
-    /// Both count.
+    /// Least cost times time.
     #[default]
     Balanced,
 }
@@ -133,7 +153,8 @@ pub enum Objective {
 pub struct DataSource {
     /// Where it is: `s3://corpus-v3`.
     pub uri: String,
-    /// Regions that hold a copy.
+    /// Regions that hold a copy; empty = it is read from anywhere alike. Elsewhere it costs what
+    /// egress costs; where nobody says what, the region is no candidate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub regions: Vec<String>,
     /// Its size in gigabytes.
@@ -152,6 +173,29 @@ impl Placement {
             found.names("spec.placement.regions.anyOf", &regions.any_of);
         }
         found.names("spec.placement.clusters", &self.clusters);
+        if self.regions.is_some() && !self.groups.is_empty() {
+            let message = "regions and groups both order clusters: put the regions into the groups";
+            found.add("spec.placement.groups", FieldReason::Forbidden, message);
+        }
+        check_groups(&self.groups, found);
+        check_rules(
+            "spec.placement.affinity.required",
+            &self.affinity.required,
+            found,
+        );
+        check_rules(
+            "spec.placement.affinity.preferred",
+            &self.affinity.preferred,
+            found,
+        );
+        let path = "spec.placement.tolerations";
+        found.too_many(path, self.tolerations.len(), MAX_RULES);
+        for (index, toleration) in self.tolerations.iter().enumerate() {
+            toleration.check(&format!("{path}[{index}]"), found);
+        }
+        if let Some(fabric) = &self.fabric {
+            fabric.check("spec.placement.fabric", found);
+        }
         let flavors: Vec<String> = self
             .flavors
             .iter()
@@ -183,6 +227,10 @@ impl Placement {
             let path = format!("spec.placement.data[{index}]");
             check_uri(&format!("{path}.uri"), &source.uri, found);
             found.names(&format!("{path}.regions"), &source.regions);
+            if source.size_gb.is_some_and(|size| size > MAX_DATA_GB) {
+                let message = format!("is more than {MAX_DATA_GB} GB, an exabyte: check the unit");
+                found.invalid(&format!("{path}.sizeGB"), message);
+            }
         }
         found.text(
             "spec.placement.jurisdiction",
@@ -190,6 +238,9 @@ impl Placement {
         );
     }
 }
+
+/// Most data of one source: an exabyte, so that its price at any rate is far below 2^127.
+const MAX_DATA_GB: u64 = 1_000_000_000;
 
 /// Most variables of one flavor.
 const MAX_ENV: usize = 64;

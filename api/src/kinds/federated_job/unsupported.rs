@@ -30,15 +30,6 @@ pub(super) fn check(spec: &FederatedJobSpec, found: &mut Findings) {
         found.unsupported("spec.partitionRule", message);
     }
     if spec
-        .dependencies
-        .as_ref()
-        .is_some_and(|needs| !needs.data_sets.is_empty())
-    {
-        let message = "data sets are not looked for by this release: name the clusters that have \
-                       them in placement.clusters";
-        found.unsupported("spec.dependencies.dataSets", message);
-    }
-    if spec
         .checkpoint
         .as_ref()
         .is_some_and(|save| !save.replicate_to.is_empty())
@@ -61,18 +52,10 @@ fn check_placement(spec: &FederatedJobSpec, found: &mut Findings) {
         let message = "gangs are not split over clusters by this release: use Single";
         found.unsupported("spec.placement.clusterSpan", message);
     }
-    if !placement.capacity.is_empty() && !placement.capacity.contains(&CapacityType::Nominal) {
-        let message = "only capacity on quota is placed by this release: add Nominal";
+    let others = [CapacityType::Borrowed, CapacityType::Loan];
+    if !placement.capacity.is_empty() && placement.capacity.iter().all(|it| others.contains(it)) {
+        let message = "nothing is placed on others' capacity alone by this release: add Nominal, \
+                       Reserved or Spot";
         found.unsupported("spec.placement.capacity", message);
-    }
-    if !placement.data.is_empty() {
-        let message = "where data is is not looked at by this release: name the regions that have \
-                       it in placement.regions";
-        found.unsupported("spec.placement.data", message);
-    }
-    if placement.jurisdiction.is_some() {
-        let message = "jurisdictions are not looked at by this release: name the regions in \
-                       placement.regions";
-        found.unsupported("spec.placement.jurisdiction", message);
     }
 }
