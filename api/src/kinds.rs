@@ -8,6 +8,7 @@ pub mod gpu_pool;
 pub mod member_cluster;
 pub mod price_book;
 pub mod region;
+pub mod spread;
 pub mod tenant;
 pub mod tenant_quota;
 pub mod time_window;

@@ -253,11 +253,11 @@ fn equal_templates_have_equal_hashes() {
     let other: Value = serde_json::from_str(r#"{"spec": {"b": 2, "a": 1}}"#).unwrap();
     let hash = |template: &Value| {
         let job = accepted(&[("/spec/roles/1/template", template.clone())]);
-        job.template_hash("worker", "h100").unwrap()
+        job.template_hash("worker", "h100", None).unwrap()
     };
     assert_eq!(hash(&one), hash(&other));
     assert_ne!(hash(&one), hash(&json!({"spec": {"a": 1}})));
-    assert_eq!(accepted(&[]).template_hash("nobody", "h100"), None);
+    assert_eq!(accepted(&[]).template_hash("nobody", "h100", None), None);
 }
 
 #[test]
@@ -355,8 +355,8 @@ fn a_flavor_changes_the_first_container_of_its_pods() {
     ]);
     assert_eq!(container["env"], env);
     assert_ne!(
-        job.template_hash("worker", "h100"),
-        job.template_hash("worker", "mi300x")
+        job.template_hash("worker", "h100", None),
+        job.template_hash("worker", "mi300x", None)
     );
 }
 
@@ -701,4 +701,76 @@ fn rules_of_placement_that_say_nothing_or_too_much_are_refused() {
         ),
     ];
     refused(&both, "regions and groups both order clusters");
+}
+
+#[test]
+fn a_spread_of_too_few_copies_is_refused_with_the_numbers() {
+    let spread = |rule: Value| ("/spec/placement/spread", json!([rule]));
+    let wide = spread(json!({"topologyKey": "region", "minDomains": 3, "minPerDomain": 2}));
+    refused(
+        &[("/spec/copies", json!(5)), wide.clone()],
+        "needs 3 domains with 2 copies each, 6 in all, and there are 5: raise copies to 6",
+    );
+    accepted(&[("/spec/copies", json!(6)), wide]);
+    refused(
+        &[spread(json!({"topologyKey": "region"}))],
+        "says nothing: give minDomains",
+    );
+    refused(
+        &[spread(json!({"topologyKey": "region", "maxSkew": 0}))],
+        "is 0, must be at least 1",
+    );
+    let rules = json!([
+        {"topologyKey": "region", "maxSkew": 1}, {"topologyKey": "zone", "maxSkew": 1},
+    ]);
+    refused(
+        &[("/spec/placement/spread", rules)],
+        "has 2 rules: this release keeps one",
+    );
+    let division = |value: Value| [("/spec/placement/division", value)];
+    refused(
+        &division(json!({"rule": "Weighted"})),
+        "must be given with rule Weighted",
+    );
+    let weights = json!([{"regions": ["eu"], "weight": 0}]);
+    refused(
+        &division(json!({"rule": "Weighted", "weights": weights})),
+        "are all 0, so no cluster would get a copy",
+    );
+    let weights = json!([{"regions": ["eu"], "weight": 1}]);
+    refused(
+        &division(json!({"rule": "Dynamic", "weights": weights})),
+        "mean nothing with rule Dynamic",
+    );
+}
+
+#[test]
+fn an_override_names_its_clusters_and_changes_something() {
+    let overrides = |row: Value| [("/spec/overrides", json!([row]))];
+    refused(
+        &overrides(json!({"storageClass": "fast"})),
+        "names no cluster",
+    );
+    refused(
+        &overrides(json!({"regions": ["eu"]})),
+        "changes nothing: give imageRegistry",
+    );
+    refused(
+        &overrides(json!({"regions": ["eu"], "imageRegistry": "a b"})),
+        "is no registry such as",
+    );
+    let job = accepted(&overrides(
+        json!({"regions": ["eu"], "env": {"SITE": "eu"}}),
+    ));
+    assert_eq!(
+        (job.override_at("a", "eu"), job.override_at("a", "us")),
+        (Some(0), None)
+    );
+    let plain = job.template_hash("worker", "h100", None);
+    let there = job.template_hash("worker", "h100", Some(0));
+    assert!(plain.is_some() && there.is_some() && plain != there);
+    let template = job.template_at("worker", "h100", Some(0)).unwrap();
+    let env = template.pointer("/spec/containers/0/env");
+    assert_eq!(env, Some(&json!([{"name": "SITE", "value": "eu"}])));
+    assert_eq!(job.template_at("worker", "h100", Some(1)), None);
 }

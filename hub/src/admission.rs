@@ -11,14 +11,16 @@ use bytes::Bytes;
 use meridian_api::errors::ErrorCode;
 use meridian_api::ids::Revision;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
+use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
 use meridian_api::kinds::{FederatedJob, PriceBook, Tenant, TenantQuota};
+use meridian_api::quantity::Time;
 use meridian_api::tree;
 use meridian_api::validate::{self, Findings};
 use meridian_apiserver::{
     Actor, Admission, Admitted, Change, Denial, DryRun, FieldError, FieldReason, Operation,
     Request, StatusReason,
 };
-use meridian_runtime::telemetry;
+use meridian_runtime::{Clock, telemetry};
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Compare, KeyRange, Op, Operation as StoreCall, SharedStore, StoreError};
 use serde::de::DeserializeOwned;
@@ -49,14 +51,19 @@ const PAGE: usize = 2_000;
 pub(crate) struct HubAdmission {
     store: SharedStore,
     references: References,
+    clock: Clock,
 }
 
 impl HubAdmission {
     /// Admission that reads from `store`.
     #[must_use]
-    pub(crate) fn new(store: SharedStore) -> Self {
+    pub(crate) fn new(store: SharedStore, clock: Clock) -> Self {
         let references = References::new(SharedStore::clone(&store));
-        Self { store, references }
+        Self {
+            store,
+            references,
+            clock,
+        }
     }
 }
 
@@ -209,7 +216,13 @@ impl HubAdmission {
         let region = change.after.and_then(|after| after.pointer("/spec/region"));
         let region = region.and_then(Value::as_str).unwrap_or_default();
         if self.object("regions", region).await?.is_some() {
-            return Ok(Admitted::default());
+            let object = change
+                .after
+                .and_then(|after| stamped(change.before, after, Time(self.clock.wall())));
+            return Ok(Admitted {
+                object,
+                ..Admitted::default()
+            });
         }
         let message = format!("there is no Region {region:?}; create it first");
         Err(Denial {
@@ -407,6 +420,36 @@ fn traced(job: &Value) -> Option<Value> {
     Some(job)
 }
 
+/// The cluster with the time at which each taint was added that ends work, so that the time for
+/// which a job bears it can be counted; `None` when nothing is missing.
+fn stamped(before: Option<&Value>, after: &Value, now: Time) -> Option<Value> {
+    let taints = |object: &Value| -> Vec<Taint> {
+        let list = object.pointer("/spec/taints").cloned();
+        list.and_then(|list| serde_json::from_value(list).ok())
+            .unwrap_or_default()
+    };
+    let known = before.map(taints).unwrap_or_default();
+    let mut next = taints(after);
+    let missing = next
+        .iter_mut()
+        .filter(|taint| taint.effect == TaintEffect::NoExecute && taint.time_added.is_none());
+    let mut is_changed = false;
+    for taint in missing {
+        let same = |old: &&Taint| {
+            (&old.key, &old.value, old.effect) == (&taint.key, &taint.value, taint.effect)
+        };
+        let since = known.iter().find(same).and_then(|old| old.time_added);
+        taint.time_added = Some(since.unwrap_or(now));
+        is_changed = true;
+    }
+    if !is_changed {
+        return None;
+    }
+    let mut object = after.clone();
+    object["spec"]["taints"] = serde_json::to_value(next).ok()?;
+    Some(object)
+}
+
 fn has_finalizer(job: &Value) -> bool {
     let finalizers = job
         .pointer("/metadata/finalizers")
@@ -485,5 +528,35 @@ fn broken(error: StoreError) -> Denial {
         reason: StatusReason::ServiceUnavailable,
         message: format!("the store could not be read: {error}"),
         causes: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_api::units::UnixMillis;
+
+    use super::*;
+
+    #[test]
+    fn a_taint_that_ends_work_keeps_the_time_at_which_it_came() {
+        let cluster = |taints: Value| json!({"spec": {"taints": taints}});
+        let plain =
+            json!([{"key": "k", "effect": "NoExecute"}, {"key": "k", "effect": "NoSchedule"}]);
+        let at = |seconds: i64| Time(UnixMillis(seconds * 1000));
+        let first = stamped(None, &cluster(plain.clone()), at(10)).expect("it came");
+        assert_eq!(
+            first["spec"]["taints"][0]["timeAdded"],
+            "1970-01-01T00:00:10Z"
+        );
+        assert!(first["spec"]["taints"][1].get("timeAdded").is_none());
+        let again = stamped(Some(&first), &cluster(plain), at(20)).expect("applied again");
+        assert_eq!(again, first);
+        assert_eq!(stamped(Some(&first), &first, at(30)), None);
+        let other = cluster(json!([{"key": "k", "value": "v", "effect": "NoExecute"}]));
+        let other = stamped(Some(&first), &other, at(30)).expect("another taint");
+        assert_eq!(
+            other["spec"]["taints"][0]["timeAdded"],
+            "1970-01-01T00:00:30Z"
+        );
     }
 }

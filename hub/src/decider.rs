@@ -251,8 +251,8 @@ impl Decider {
         Ok(())
     }
 
-    /// When to decide again though nothing happens: contact gets worse, a gang has rested, or
-    /// reasons get old.
+    /// When to decide again though nothing happens: contact gets worse, a gang has rested, the
+    /// time is over for which one bears a taint, or reasons get old.
     fn look_again(&self) -> BootMillis {
         let (now, wall) = (self.options.clock.boot(), self.options.clock.wall());
         let clusters = self.model.fleet.clusters.values();
@@ -263,8 +263,10 @@ impl Decider {
             .model
             .next_try(wall)
             .map(|at| now.after(at.since(wall)));
+        let leaves = self.model.next_leave(wall);
+        let leaves = leaves.map(|at| now.after(at.since(wall)));
         let due = now.after(DECIDE_AT_LEAST_EVERY);
-        [contact, rested]
+        [contact, rested, leaves]
             .into_iter()
             .flatten()
             .fold(due, BootMillis::min)
@@ -400,6 +402,7 @@ impl Decider {
 
     /// Observations and wishes first: they free what the decision may use.
     async fn settle(&mut self, fence: Fence) -> Result<(), StoreError> {
+        self.model.unsettle_leaving(self.options.clock.wall());
         let (mut gangs, mut jobs) = self.model.take_unsettled();
         while let Some(gang) = gangs.first().copied() {
             let change = settle_gang(&self.model, gang, self.options.clock.wall());

@@ -17,7 +17,7 @@ use meridian_store::{Compare, Operation};
 
 use crate::fence::put;
 use crate::model::{GangRow, Job, Model, TRACEPARENT_ANNOTATION, TemplateHash};
-use crate::placement::{PlacedCheckpoint, PlacedRole, PlacementRecord, stored_rows};
+use crate::placement::{Chosen, PlacedCheckpoint, PlacedRole, PlacementRecord, stored_rows};
 use crate::settle::{Change, Subject, to_json};
 use crate::status::job_status;
 
@@ -103,11 +103,16 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
     let row = job.gang(gang.index)?;
     let roles = row.shape.roles.iter().zip(&row.templates).zip(&placed.pods);
     let flavor = snapshot.flavors[pool.flavor.index()].name.as_str();
+    let cluster = &snapshot.clusters[pool.cluster.index()];
+    let region = snapshot.regions.get(cluster.region.index());
+    let place = job
+        .object
+        .override_at(&cluster.name, region.map_or("", String::as_str));
     let role = |((role, template), pods): ((&RoleShape, &TemplateHash), &u32)| PlacedRole {
         name: role.name.clone(),
         pods: *pods,
         per_pod: role.per_pod,
-        template: template.on(flavor).to_owned(),
+        template: template.on(flavor, place).to_owned(),
         required: role.required.clone(),
         preferred: role.preferred.clone(),
         slice: role.slice.clone(),
@@ -122,7 +127,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         tenant: snapshot.tenants[waiting.tenant.index()].name.clone(),
         class: class.name.clone(),
         priority: class.priority,
-        cluster: snapshot.clusters[pool.cluster.index()].name.clone(),
+        cluster: cluster.name.clone(),
         pool: pool.name.clone(),
         flavor: flavor.to_owned(),
         epoch: waiting.next_epoch,
@@ -143,7 +148,19 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         dependencies: job.object.spec.dependencies.clone(),
         carried: job.carried.clone(),
         origin: job.object.spec.origin.clone(),
+        chosen: Some(chosen(snapshot, placed)),
     })
+}
+
+fn chosen(snapshot: &Snapshot, placed: &Placed) -> Chosen {
+    let waiting = &snapshot.waiting[placed.waiting.index()];
+    let choice = snapshot.choices.get(waiting.choice.index());
+    let group = choice.and_then(|choice| choice.groups.get(placed.score.region_order as usize));
+    let group = group.map(|group| group.name.clone());
+    Chosen {
+        group: group.filter(|name| !name.is_empty()),
+        bill: placed.score.bill,
+    }
 }
 
 fn checkpoint(save: &Checkpoint) -> PlacedCheckpoint {

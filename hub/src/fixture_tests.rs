@@ -268,6 +268,7 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
         dependencies: None,
         carried: None,
         origin: None,
+        chosen: None,
     }
 }
 

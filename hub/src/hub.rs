@@ -281,7 +281,10 @@ fn serve_objects(options: &HubOptions, shared: &Shared) -> Result<Resources, Reg
         registry: kinds::registry(&shared.explanations, &shared.views)?,
         clock: options.clock.clone(),
         random: options.random.clone(),
-        admission: Arc::new(HubAdmission::new(Arc::clone(&options.store))),
+        admission: Arc::new(HubAdmission::new(
+            Arc::clone(&options.store),
+            options.clock.clone(),
+        )),
         events: Arc::new(shared.journal.clone()),
         tasks: options.tasks.clone(),
     }))

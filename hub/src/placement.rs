@@ -11,7 +11,7 @@ use meridian_api::kinds::federated_job::{Dependencies, Origin};
 use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::lifecycle::{self, State};
 use meridian_policies::model::{
-    GangShape, LedgerRow, Role, RoleShape, SliceShape, Snapshot, TenantIx,
+    Bill, GangShape, LedgerRow, Role, RoleShape, SliceShape, Snapshot, TenantIx,
 };
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +84,20 @@ pub struct PlacementRecord {
     /// The object there that owns its pods, when others made them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// Why it is there and not elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<Chosen>,
+}
+
+/// What a place was chosen for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Chosen {
+    /// Which of the job's groups it is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// What finishing there was expected to take.
+    pub bill: Bill,
 }
 
 /// A part of a placement, and whose quota it stands on.

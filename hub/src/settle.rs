@@ -83,6 +83,9 @@ pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Optio
         Some(job) if job.is_deleting() => Event::DeleteRequested,
         Some(job) if job.object.spec.suspend => Event::SuspendRequested,
         Some(_) if is_drained(model, &record.cluster) => Event::EvacuationRequested,
+        Some(_) if model.must_leave(record).is_some_and(|at| at <= now) => {
+            Event::EvacuationRequested
+        }
         Some(_) => return None,
     };
     try_event(model, job, record, wish, now, None)
@@ -377,7 +380,7 @@ fn told(
         )),
         Next::In(lifecycle::State::Draining(DrainReason::Evacuated)) => Some((
             "Stopping",
-            format!("{place} is being stopped: its cluster is drained"),
+            format!("{place} is being stopped: its cluster is drained or tainted"),
         )),
         Next::In(lifecycle::State::Starting) => None,
         Next::Ended(Outcome::Succeeded) => Some(("Succeeded", format!("{place} is done"))),

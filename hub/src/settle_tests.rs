@@ -210,6 +210,57 @@ fn a_drained_cluster_sends_its_gangs_back_to_the_queue() {
     assert!(labelled.snapshot.clusters[0].cordoned);
 }
 
+/// When a gang that runs is told to stop, in a cluster tainted at second 1000.
+fn stopped_at(tolerations: serde_json::Value) -> Option<UnixMillis> {
+    let mut fixture = Fixture::new(4);
+    fixture.job(
+        &json!({"placement": {"tolerations": tolerations}}),
+        &json!({}),
+    );
+    fixture.place(0, FIRST, State::Running);
+    fixture.model.take_unsettled();
+    let taint = json!({
+        "key": "maintenance", "effect": "NoExecute", "timeAdded": "1970-01-01T00:16:40Z",
+    });
+    fixture.cluster(&json!({"taints": [taint]}));
+    assert!(fixture.model.take_unsettled().0.contains(&gang(0)));
+    let due = fixture
+        .model
+        .must_leave(&record(0, FIRST, State::Running))?;
+    let before = UnixMillis(due.0 - 1);
+    assert_eq!(settle_gang(&fixture.model, gang(0), before), None);
+    assert_eq!(fixture.model.next_leave(before), Some(due));
+    fixture.model.unsettle_leaving(due);
+    assert!(fixture.model.take_unsettled().0.contains(&gang(0)));
+    fixture.carry_out(&settle_gang(&fixture.model, gang(0), due).expect("its time is over"));
+    let row = fixture.model.placement(gang(0)).expect("until the proof");
+    assert_eq!(row.record.state, State::Draining(DrainReason::Evacuated));
+    assert_eq!(fixture.model.next_leave(before), None, "it is told once");
+    Some(due)
+}
+
+#[test]
+fn a_taint_ends_work_when_its_toleration_does() {
+    // Scenario 21: zero, some and infinite seconds.
+    let added = 1_000_000;
+    let bears = |seconds: serde_json::Value| {
+        let mut row = json!({"key": "maintenance", "operator": "Exists"});
+        if !seconds.is_null() {
+            row["tolerationSeconds"] = seconds;
+        }
+        json!([row])
+    };
+    assert_eq!(stopped_at(json!([])), Some(UnixMillis(added)));
+    assert_eq!(stopped_at(bears(json!(0))), Some(UnixMillis(added)));
+    assert_eq!(
+        stopped_at(bears(json!(300))),
+        Some(UnixMillis(added + 300_000))
+    );
+    assert_eq!(stopped_at(bears(json!(null))), None);
+    let other = json!([{"key": "other", "operator": "Exists"}]);
+    assert_eq!(stopped_at(other), Some(UnixMillis(added)));
+}
+
 #[test]
 fn an_elastic_gang_that_an_agent_made_smaller_holds_less() {
     let mut fixture = placed(State::Running);

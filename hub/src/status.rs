@@ -12,7 +12,7 @@ use meridian_api::kinds::federated_job::status::{
 };
 use meridian_api::kinds::federated_job::{FederatedJobSpec, FederatedJobStatus};
 use meridian_api::meta::{Condition, ConditionStatus, Object};
-use meridian_api::quantity::{GpuQuantity, Time};
+use meridian_api::quantity::{GpuQuantity, Money, Span, Time};
 use meridian_api::units::{MilliGpus, UnixMillis};
 use meridian_policies::lifecycle::State;
 
@@ -151,6 +151,9 @@ fn gangs(job: &Job, placements: &[&PlacementRecord]) -> Vec<GangStatus> {
             .get(&row.gang.index)
             .map_or(0, |tried| tried.starts),
         message: String::new(),
+        group: row.chosen.as_ref().and_then(|chosen| chosen.group.clone()),
+        expected_cost: row.chosen.as_ref().map(|chosen| Money(chosen.bill.total())),
+        expected_time: row.chosen.as_ref().map(|chosen| Span(chosen.bill.time)),
     };
     shown.map(status).collect()
 }

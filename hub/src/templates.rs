@@ -150,7 +150,7 @@ impl Templates {
             .ok()??;
         let job: FederatedJob = serde_json::from_slice(&stored.value).ok()?;
         let document = match source {
-            Source::Role(role, _) => job.template_on(role, &record.flavor)?,
+            Source::Role(role, hash) => template(&job, role, &record.flavor, hash)?,
             Source::Carried(_) => Cow::Owned(job.carried_document()?),
         };
         let hash = source.hash();
@@ -170,4 +170,18 @@ impl Templates {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Bytes>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The form of a role's template that has this hash, whichever override made it.
+fn template<'a>(
+    job: &'a FederatedJob,
+    role: &str,
+    flavor: &str,
+    hash: &str,
+) -> Option<Cow<'a, serde_json::Value>> {
+    let places = (0..job.spec.overrides.len()).map(Some);
+    let mut forms = std::iter::once(None)
+        .chain(places)
+        .filter_map(|place| job.template_at(role, flavor, place));
+    forms.find(|form| canonical::hex(&canonical::sha256(form.as_ref())) == hash)
 }

@@ -86,6 +86,7 @@ fn of_kind(round: &mut Round<'_>, ix: WaitingIx, mask: Mask, rooms: &mut Rooms) 
         causes.extend(kept_quota(round, gang, mask));
     }
     causes.extend(per_job(round, gang));
+    causes.extend(round.copies_cause(ix));
     causes.extend(of_places(round, ix, mask, rooms));
     causes.sort();
     causes.dedup();

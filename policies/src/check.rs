@@ -51,6 +51,7 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
             together(snapshot, gang, placed, &mut found);
             sliced(snapshot, gang, placed, &mut found);
         }
+        choice::copies(snapshot, plan, &mut found);
         identity(snapshot, plan, &mut found);
         preemption::just(snapshot, plan, &mut found);
         if snapshot.holds.is_empty() && plan.preemptions.is_empty() {

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use meridian_api::ids::Uid;
 use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::units::{MilliGpus, Resources};
 
@@ -14,6 +15,7 @@ use crate::candidates::{
     Preference, allows_cluster, choice, is_open, lacks, preference, preference_with,
 };
 use crate::causes;
+use crate::choice::copies::Copies;
 use crate::choice::cost::{Fitted, bill};
 use crate::choice::standing::Standings;
 use crate::fit::{Fit, fit};
@@ -151,7 +153,8 @@ pub(crate) struct Round<'a> {
     remembered: BTreeMap<(u32, PoolIx, Mask), Remembered>,
     /// What is kept for the oldest; `None` where the owner has its place.
     slots: Vec<Option<Slot>>,
-    standings: Standings,
+    pub(crate) standings: Standings,
+    pub(crate) copies: Copies,
 }
 
 impl<'a> Round<'a> {
@@ -177,6 +180,7 @@ impl<'a> Round<'a> {
             pools,
             open: open_pools(snapshot),
             standings: Standings::new(snapshot),
+            copies: Copies::new(snapshot),
             kinds,
             shape_of,
             remembered: BTreeMap::new(),
@@ -240,6 +244,8 @@ impl<'a> Round<'a> {
             self.leave_hold(hold);
             self.remembered.clear();
         }
+        self.copies
+            .placed(gang.gang.job, self.snapshot.pools[pool.index()].cluster);
         let gpus = gang.shape.gpus(&pods);
         Some(Placed {
             waiting: ix,
@@ -336,12 +342,14 @@ impl<'a> Round<'a> {
         let most = gang.shape.demand(&gang.shape.most());
         let mut budgets: BTreeMap<Place, Resources> = BTreeMap::new();
         let mut best: Option<(PoolIx, Score)> = None;
+        self.count_copies(ix, reach);
         for place in 0..self.open.len() {
             let pool = self.open[place];
             let source = &self.snapshot.pools[pool.index()];
             let cluster = &self.snapshot.clusters[source.cluster.index()];
             if !allows_cluster(gang, source.cluster, cluster)
                 || lacks(gang, source.cluster).is_some()
+                || !self.copies.allows(gang.gang.job, source.cluster)
             {
                 continue;
             }
@@ -547,6 +555,7 @@ type KindKey<'a> = (
     &'a [Lacking],
     MilliGpus,
     ChoiceIx,
+    Option<Uid>,
 );
 
 /// The kind and the ordinal of the shape of each waiting gang.
@@ -566,6 +575,8 @@ fn kinds(snapshot: &Snapshot) -> (Vec<Kind>, Vec<u32>) {
             gang.lacking.as_slice(),
             gang.job_gpus,
             gang.choice,
+            // Where others of the job stand decides too.
+            choice(snapshot, gang).is_divided().then_some(gang.gang.job),
         );
         let next = u32::try_from(by_key.len()).unwrap_or(u32::MAX);
         kinds.push(*by_key.entry(key).or_insert(next));

@@ -8,13 +8,12 @@ use meridian_api::kinds::tenant::OnExhausted;
 use meridian_api::units::{MicroMoney, MilliGpus, Millis, Resources, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-pub use crate::choice::cost::Bill;
-pub use crate::choice::terms::{
-    Choice, ClusterFacts, DataNeed, Expected, Group, PoolFacts, RegionFacts,
-};
-
 mod preemption;
 
+pub use crate::choice::cost::Bill;
+pub use crate::choice::terms::{
+    Choice, ClusterFacts, DataNeed, Expected, Group, PoolFacts, RegionFacts, Shares,
+};
 pub use preemption::{
     ClassRule, EvictedBy, Hold, HoldRoom, HostRow, Lapse, Lapsed, Leaves, Leaving, Preemption,
     Rule, Seat, Stage, Standing, Victim, Yield,

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use meridian_api::units::{Millis, Resources, UnixMillis};
 
-use crate::candidates::{allows_cluster, is_open, lacks, preference};
+use crate::candidates::{allows_cluster, choice, is_open, lacks, preference};
 use crate::fit::fit;
 use crate::model::{
     ClassIx, Estimate, FlavorIx, GangShape, Place, Pool, PoolIx, Shape, Snapshot, TenantIx,
@@ -109,6 +109,10 @@ pub(crate) fn slots(snapshot: &Snapshot, ledger: &Ledger<'_>, kinds: &[u32]) -> 
             continue;
         }
         let gang = &snapshot.waiting[ix.index()];
+        // A slot is in one pool, and may be where the next of an array must not go.
+        if choice(snapshot, gang).is_divided() {
+            continue;
+        }
         let per_job = gpus_per_job(&snapshot.tenants, gang.tenant);
         if per_job.is_some_and(|(_, limit)| gang.job_gpus > limit)
             || ledger.exhausted(gang.tenant, Reach::Nominal).is_some()

@@ -5,6 +5,7 @@
 pub mod admission;
 pub mod affinity;
 pub mod needs;
+pub mod overrides;
 pub mod placement;
 pub mod retry;
 pub mod shape;
@@ -22,6 +23,7 @@ pub use affinity::{
     Affinity, FabricWish, LabelOperator, LabelRule, PlacementGroup, Toleration, TolerationOperator,
 };
 pub use needs::{Carried, CarriedConfigMap, Dependencies, Origin};
+pub use overrides::PlaceOverride;
 pub use placement::{ClusterSpan, DataSource, Flavor, Objective, Placement, RegionChoice, Split};
 pub use retry::{
     BackOff, CauseAction, CauseRule, EndCause, ExitAction, ExitRule, Retry, SuccessPolicy,
@@ -75,6 +77,9 @@ pub struct FederatedJobSpec {
     /// Where it may run.
     #[serde(default)]
     pub placement: Placement,
+    /// What of its pods differs by cluster or region.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<PlaceOverride>,
     /// Its kinds of pods.
     pub roles: Vec<Role>,
     /// What starts together; absent = one gang of all roles.

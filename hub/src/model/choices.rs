@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 
 use meridian_api::kinds::federated_job::{DataSource, FederatedJobSpec, PlacementGroup};
 use meridian_api::kinds::gpu_pool::PoolCapacity;
+use meridian_api::kinds::spread::Division;
 use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::kinds::{GPUPool, MemberCluster};
 use meridian_api::reasons::Reason;
 use meridian_api::units::MicroMoney;
 use meridian_policies::model::{
-    Choice, ChoiceIx, ClusterFacts, DataNeed, Expected, Group, PoolFacts, RegionFacts,
+    Choice, ChoiceIx, ClusterFacts, DataNeed, Expected, Group, PoolFacts, RegionFacts, Shares,
 };
 
 use super::snapshot::Ordinals;
@@ -96,6 +97,12 @@ fn choice(
         affinity: asked.affinity.clone(),
         fabric: asked.fabric.clone(),
         groups,
+        spread: asked.spread.first().cloned(),
+        division: asked
+            .division
+            .as_ref()
+            .map(|it| shares(ordinals, it))
+            .transpose()?,
     })
 }
 
@@ -125,6 +132,30 @@ fn group_row(ordinals: &Ordinals, group: &PlacementGroup) -> Result<Group, Troub
         regions: regions.collect::<Result<_, _>>()?,
         clusters: clusters.collect::<Result<_, _>>()?,
         labels: group.labels.clone(),
+    })
+}
+
+fn shares(ordinals: &Ordinals, division: &Division) -> Result<Shares, Trouble> {
+    let mut weights = Vec::with_capacity(division.weights.len());
+    for row in &division.weights {
+        let regions = row
+            .regions
+            .iter()
+            .map(|name| ordinals.region(name, "division"));
+        let clusters = row
+            .clusters
+            .iter()
+            .map(|name| ordinals.cluster(name, "division"));
+        let group = Group {
+            regions: regions.collect::<Result<_, _>>()?,
+            clusters: clusters.collect::<Result<_, _>>()?,
+            ..Group::default()
+        };
+        weights.push((group, row.weight));
+    }
+    Ok(Shares {
+        rule: division.rule,
+        weights,
     })
 }
 

@@ -67,6 +67,13 @@ pub(crate) struct GangRow {
 /// Names of a role's template: SHA-256 of its canonical JSON, in hexadecimal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TemplateHash {
+    /// Where no override holds, then under each override.
+    at: Vec<TemplateForms>,
+}
+
+/// Forms of a template in one kind of place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct TemplateForms {
     /// As written.
     plain: String,
     /// On flavors with an image, a command or variables of their own.
@@ -75,24 +82,30 @@ pub(crate) struct TemplateHash {
 
 impl TemplateHash {
     fn new(job: &FederatedJob, role: &str) -> Self {
-        let hash = |flavor: &str| {
-            let hash = job.template_hash(role, flavor);
+        let hash = |flavor: &str, place: Option<usize>| {
+            let hash = job.template_hash(role, flavor, place);
             hash.map_or_else(String::new, |hash| hex(&hash))
         };
-        let choices = job.spec.placement.flavors.iter();
-        let differing = choices.filter(|choice| choice.has_overrides());
+        let forms = |place: Option<usize>| {
+            let choices = job.spec.placement.flavors.iter();
+            let differing = choices.filter(|choice| choice.has_overrides());
+            let form = |name: &String| (name.clone(), hash(name, place));
+            TemplateForms {
+                plain: hash("", place),
+                on: differing.map(|choice| form(&choice.name)).collect(),
+            }
+        };
+        let places = (0..job.spec.overrides.len()).map(Some);
         Self {
-            plain: hash(""),
-            on: differing
-                .map(|choice| (choice.name.clone(), hash(&choice.name)))
-                .collect(),
+            at: std::iter::once(None).chain(places).map(forms).collect(),
         }
     }
 
-    /// The template that pods on `flavor` are made from.
+    /// The template that pods on `flavor` are made from, where this override holds.
     #[must_use]
-    pub(crate) fn on(&self, flavor: &str) -> &str {
-        self.on.get(flavor).unwrap_or(&self.plain)
+    pub(crate) fn on(&self, flavor: &str, place: Option<usize>) -> &str {
+        let forms = self.at.get(place.map_or(0, |place| place + 1));
+        forms.map_or("", |forms| forms.on.get(flavor).unwrap_or(&forms.plain))
     }
 }
 

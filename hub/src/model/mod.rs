@@ -12,12 +12,14 @@ mod histories;
 mod jobs;
 mod offers;
 mod snapshot;
+mod taints;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
+use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Event, KeyValue};
 
@@ -253,7 +255,9 @@ impl Model {
                     self.removed_clusters.insert(name.clone());
                     return;
                 };
-                if cluster.value.spec.drained {
+                let ends = |taint: &Taint| taint.effect == TaintEffect::NoExecute;
+                let spec = &cluster.value.spec;
+                if spec.drained || spec.taints.iter().any(ends) {
                     let there = self.placements.iter();
                     let there = there.filter(|(_, row)| row.record.cluster == *name);
                     self.unsettled.extend(there.map(|(gang, _)| *gang));

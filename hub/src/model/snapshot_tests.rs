@@ -203,7 +203,7 @@ fn wishes_and_facts_become_rows_and_equal_wishes_one() {
     let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
     let facts = &snapshot.region_facts[0];
     assert_eq!(facts.jurisdiction.as_deref(), Some("EU"));
-    let cents = |cents| Some(MicroMoney(cents * 10_000));
+    let cents = |cents: i64| Some(MicroMoney(cents * 10_000));
     assert_eq!(facts.egress, [cents(2), cents(5)]);
     assert_eq!(snapshot.region_facts[1].egress, [None, None]);
     let pool = &snapshot.pools[0].facts;

@@ -1,15 +1,18 @@
 //! What a job asked of its place is kept: law, labels, taints, data, network, capacity.
 //!
-//! Owns the reading of a job's wishes anew, rule by rule, from the rows of the snapshot. Uses no
-//! code of `choice`.
+//! Owns the reading of a job's wishes anew, rule by rule, from the rows of the snapshot, and the
+//! counting of its gangs by domain and cluster. Uses no code of `choice`.
+
+use std::collections::BTreeMap;
 
 use meridian_api::kinds::federated_job::{LabelOperator, LabelRule, TolerationOperator};
 use meridian_api::kinds::gpu_pool::PoolCapacity;
 use meridian_api::kinds::member_cluster::TaintEffect;
+use meridian_api::kinds::spread::DivisionRule;
 use meridian_api::kinds::workload_class::CapacityType;
 
 use super::{Found, report};
-use crate::model::{Choice, Cluster, Placed, Pool, Role, Snapshot, Waiting};
+use crate::model::{Choice, Cluster, ClusterIx, Placed, Plan, Pool, Role, Snapshot, Waiting};
 
 /// Everything that the place of a gang breaks of what its job asks for.
 pub(super) fn kept(snapshot: &Snapshot, gang: &Waiting, placed: &Placed, found: &mut Found) {
@@ -59,6 +62,103 @@ pub(super) fn kept(snapshot: &Snapshot, gang: &Waiting, placed: &Placed, found: 
         let (cluster, pool) = (&place.cluster.name, &pool.name);
         let message = format!("gang {} placed in {cluster}/{pool}, {what}", gang.gang);
         report(found, "S20", message);
+    }
+}
+
+/// Every spread and division that a plan breaks where it places something.
+pub(super) fn copies(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let mut placed: BTreeMap<_, Vec<&Placed>> = BTreeMap::new();
+    for row in &plan.placements {
+        let gang = &snapshot.waiting[row.waiting.index()];
+        let wish = snapshot.choices.get(gang.choice.index());
+        if wish.is_some_and(|wish| wish.spread.is_some() || wish.division.is_some()) {
+            placed
+                .entry((gang.gang.job, gang.choice))
+                .or_default()
+                .push(row);
+        }
+    }
+    for ((job, wish), rows) in placed {
+        let wish = &snapshot.choices[wish.index()];
+        let cluster = |row: &&Placed| snapshot.pools[row.pool.index()].cluster;
+        let fresh: Vec<ClusterIx> = rows.iter().map(cluster).collect();
+        let held = snapshot.held.iter().filter(|held| held.gang.job == job);
+        let all: Vec<ClusterIx> = held.map(|held| held.cluster).chain(fresh.clone()).collect();
+        let broken = spread_broken(snapshot, wish, &fresh, &all);
+        if let Some(what) = broken.or_else(|| division_broken(snapshot, wish, &fresh, &all)) {
+            report(found, "S20", format!("job {job}: {what}"));
+        }
+    }
+}
+
+fn spread_broken(
+    snapshot: &Snapshot,
+    wish: &Choice,
+    fresh: &[ClusterIx],
+    all: &[ClusterIx],
+) -> Option<String> {
+    let rule = wish.spread.as_ref()?;
+    let value = |cluster: &ClusterIx| {
+        let cluster = snapshot.clusters.get(cluster.index())?;
+        let pool = snapshot.pools.first()?;
+        let place = Place {
+            snapshot,
+            cluster,
+            pool,
+        };
+        place.value(&rule.topology_key)
+    };
+    if fresh.iter().any(|cluster| value(cluster).is_none()) {
+        return Some("a gang is in no domain of its spread".to_owned());
+    }
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for domain in all.iter().filter_map(value) {
+        *counts.entry(domain).or_default() += 1;
+    }
+    let least = counts.values().min().copied()?;
+    let grown = fresh
+        .iter()
+        .filter_map(value)
+        .filter_map(|domain| counts.get(&domain));
+    let most = grown.max().copied()?;
+    let skew = rule.max_skew.filter(|skew| most - least > *skew)?;
+    Some(format!(
+        "domains differ by {}, maxSkew is {skew}",
+        most - least
+    ))
+}
+
+fn division_broken(
+    snapshot: &Snapshot,
+    wish: &Choice,
+    fresh: &[ClusterIx],
+    all: &[ClusterIx],
+) -> Option<String> {
+    let division = wish.division.as_ref()?;
+    let name = |cluster: &ClusterIx| &snapshot.clusters[cluster.index()].name;
+    match division.rule {
+        DivisionRule::Duplicated => {
+            let twice = |it: &&ClusterIx| all.iter().filter(|other| other == it).count() > 1;
+            let twice = fresh.iter().find(twice)?;
+            Some(format!("a second copy goes to cluster {}", name(twice)))
+        }
+        DivisionRule::Weighted => {
+            let weight = |cluster: &ClusterIx| {
+                let region = snapshot.clusters[cluster.index()].region;
+                let mut rows = division.weights.iter();
+                let own = rows.find(|(group, _)| {
+                    (group.regions.is_empty() || group.regions.contains(&region))
+                        && (group.clusters.is_empty() || group.clusters.contains(cluster))
+                });
+                own.map_or(0, |(_, weight)| *weight)
+            };
+            let without = fresh.iter().find(|cluster| weight(cluster) == 0)?;
+            Some(format!(
+                "a gang goes to cluster {}, which has no weight",
+                name(without)
+            ))
+        }
+        DivisionRule::Dynamic | DivisionRule::Aggregated => None,
     }
 }
 

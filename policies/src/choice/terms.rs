@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use meridian_api::kinds::federated_job::{Affinity, FabricWish, LabelRule, Objective, Toleration};
 use meridian_api::kinds::gpu_pool::{Fabric, PoolCapacity};
 use meridian_api::kinds::member_cluster::Taint;
+use meridian_api::kinds::spread::{DivisionRule, SpreadRule};
 use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::units::{MicroMoney, Millis};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,20 @@ pub struct Choice {
     pub fabric: Option<FabricWish>,
     /// Groups of clusters, the first with room is used; empty = the order of its regions.
     pub groups: Vec<Group>,
+    /// How evenly its gangs stand over domains.
+    pub spread: Option<SpreadRule>,
+    /// How its gangs are divided over clusters.
+    pub division: Option<Shares>,
+}
+
+/// How the gangs of a job are divided over clusters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Shares {
+    /// By which rule.
+    pub rule: DivisionRule,
+    /// Weights, with `Weighted`: the first row that holds a cluster is its own.
+    pub weights: Vec<(Group, u32)>,
 }
 
 /// What no job asks for.
@@ -52,9 +67,17 @@ pub(crate) static PLAIN: Choice = Choice {
     },
     fabric: None,
     groups: Vec::new(),
+    spread: None,
+    division: None,
 };
 
 impl Choice {
+    /// True when where its other gangs stand matters to each.
+    #[must_use]
+    pub const fn is_divided(&self) -> bool {
+        self.spread.is_some() || self.division.is_some()
+    }
+
     /// True when it may stand on this kind of capacity.
     #[must_use]
     pub fn may_use(&self, capacity: CapacityType) -> bool {

@@ -3,6 +3,7 @@
 //! Owns properties over random snapshots, golden plans, and the life cycle's full table. Never
 //! looks inside: everything goes through the public functions.
 
+mod arrays;
 mod books;
 mod builders;
 mod checker;

@@ -187,6 +187,8 @@ pub(crate) fn choice() -> impl Strategy<Value = Choice> {
                 },
                 fabric,
                 groups,
+                spread: None,
+                division: None,
             },
         )
 }

@@ -12,6 +12,7 @@ use super::affinity::{
 };
 use super::validate::check_uri;
 use crate::errors::FieldReason;
+use crate::kinds::spread::{Division, SpreadRule};
 use crate::kinds::workload_class::CapacityType;
 use crate::quantity::{SPEED_UNIT, Speed};
 use crate::validate::Findings;
@@ -52,6 +53,12 @@ pub struct Placement {
     /// How it is spread; only with `clusterSpan: Split`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
+    /// How evenly its gangs stand over domains; at most one rule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spread: Vec<SpreadRule>,
+    /// How its gangs are divided over clusters; absent = each goes where it is best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub division: Option<Division>,
     /// What is best.
     #[serde(default)]
     pub objective: Objective,
@@ -193,6 +200,9 @@ impl Placement {
         for (index, toleration) in self.tolerations.iter().enumerate() {
             toleration.check(&format!("{path}[{index}]"), found);
         }
+        if let Some(division) = &self.division {
+            division.check("spec.placement.division", found);
+        }
         if let Some(fabric) = &self.fabric {
             fabric.check("spec.placement.fabric", found);
         }
@@ -210,7 +220,11 @@ impl Placement {
                     "is 0, so the job would never end: leave the flavor out",
                 );
             }
-            flavor.check_env(&format!("spec.placement.flavors[{index}].env"), found);
+            check_env(
+                &format!("spec.placement.flavors[{index}].env"),
+                &flavor.env,
+                found,
+            );
         }
         if self.split.is_some() != (self.cluster_span == ClusterSpan::Split) {
             let message = "clusterSpan: Split and split belong together: give both or none";
@@ -242,22 +256,21 @@ impl Placement {
 /// Most data of one source: an exabyte, so that its price at any rate is far below 2^127.
 const MAX_DATA_GB: u64 = 1_000_000_000;
 
-/// Most variables of one flavor.
+/// Most variables of one flavor or override.
 const MAX_ENV: usize = 64;
 
-impl Flavor {
-    fn check_env(&self, path: &str, found: &mut Findings) {
-        found.too_many(path, self.env.len(), MAX_ENV);
-        for (name, value) in &self.env {
-            let fits = |c: char| c.is_ascii_graphic() && c != '=';
-            if name.is_empty() || !name.chars().all(fits) {
-                let short: String = name.chars().take(64).collect();
-                found.invalid(path, format!("{short:?} is no name of a variable"));
-            }
-            if value.len() > 4096 {
-                let message = format!("{name} has {} bytes, at most 4096", value.len());
-                found.invalid(path, message);
-            }
+/// Notes variables that no container can have.
+pub(super) fn check_env(path: &str, env: &BTreeMap<String, String>, found: &mut Findings) {
+    found.too_many(path, env.len(), MAX_ENV);
+    for (name, value) in env {
+        let fits = |c: char| c.is_ascii_graphic() && c != '=';
+        if name.is_empty() || !name.chars().all(fits) {
+            let short: String = name.chars().take(64).collect();
+            found.invalid(path, format!("{short:?} is no name of a variable"));
+        }
+        if value.len() > 4096 {
+            let message = format!("{name} has {} bytes, at most 4096", value.len());
+            found.invalid(path, message);
         }
     }
 }

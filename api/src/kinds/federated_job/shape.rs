@@ -5,8 +5,9 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::overrides::set_env;
 use super::{FederatedJob, Flavor, Gang, Role};
 use crate::canonical;
 use crate::units::{MilliGpus, Millis, Resources};
@@ -152,33 +153,57 @@ impl FederatedJob {
         one_copy.checked_mul(u64::from(self.spec.copies))
     }
 
-    /// The pod template of a role as it runs on `flavor`: image, command and environment of its
-    /// first container are those of the flavor, where it names any. `None` when there is no such
-    /// role.
+    /// The override that holds a cluster, by position.
     #[must_use]
-    pub fn template_on(&self, role: &str, flavor: &str) -> Option<Cow<'_, Value>> {
-        let role = self
-            .spec
-            .roles
-            .iter()
-            .find(|candidate| candidate.name == role)?;
-        let choices = &self.spec.placement.flavors;
-        let choice = choices.iter().find(|choice| choice.name == flavor);
-        let Some(choice) = choice.filter(|choice| choice.has_overrides()) else {
-            return Some(Cow::Borrowed(&role.template));
-        };
-        let mut template = role.template.clone();
-        if let Some(container) = template.pointer_mut("/spec/containers/0") {
-            override_container(container, choice);
-        }
-        Some(Cow::Owned(template))
+    pub fn override_at(&self, cluster: &str, region: &str) -> Option<usize> {
+        let mut overrides = self.spec.overrides.iter();
+        overrides.position(|place| place.holds(cluster, region))
     }
 
-    /// SHA-256 of the canonical JSON of the role's pod template on `flavor`, or `None` when there
-    /// is no such role. Equal templates have equal hashes, whatever the order of their keys.
+    /// The pod template of a role as it runs on `flavor` where no override holds; `None` when there
+    /// is no such role.
     #[must_use]
-    pub fn template_hash(&self, role: &str, flavor: &str) -> Option<[u8; 32]> {
-        Some(canonical::sha256(&*self.template_on(role, flavor)?))
+    pub fn template_on(&self, role: &str, flavor: &str) -> Option<Cow<'_, Value>> {
+        self.template_at(role, flavor, None)
+    }
+
+    /// The pod template of a role as it runs on `flavor`: image, command and environment of its
+    /// first container are those of the flavor, where it names any, and then what the override at
+    /// `place` says is written over it. `None` when there is no such role or override.
+    #[must_use]
+    pub fn template_at(
+        &self,
+        role: &str,
+        flavor: &str,
+        place: Option<usize>,
+    ) -> Option<Cow<'_, Value>> {
+        let mut roles = self.spec.roles.iter();
+        let role = roles.find(|candidate| candidate.name == role)?;
+        let mut template = Cow::Borrowed(&role.template);
+        let choices = &self.spec.placement.flavors;
+        let choice = choices.iter().find(|choice| choice.name == flavor);
+        if let Some(choice) = choice.filter(|choice| choice.has_overrides())
+            && let Some(container) = template.to_mut().pointer_mut("/spec/containers/0")
+        {
+            override_container(container, choice);
+        }
+        if let Some(place) = place {
+            let place = self.spec.overrides.get(place)?;
+            place.apply(template.to_mut());
+        }
+        Some(template)
+    }
+
+    /// SHA-256 of the canonical JSON of [`Self::template_at`]. Equal templates have equal hashes,
+    /// whatever the order of their keys.
+    #[must_use]
+    pub fn template_hash(
+        &self,
+        role: &str,
+        flavor: &str,
+        place: Option<usize>,
+    ) -> Option<[u8; 32]> {
+        Some(canonical::sha256(&*self.template_at(role, flavor, place)?))
     }
 
     /// What the job carries as one document, or `None` when it carries nothing.
@@ -190,28 +215,17 @@ impl FederatedJob {
     }
 }
 
-/// Writes what a flavor says over a container. Variables that it names replace those of the same
-/// name, whatever they were taken from.
+/// Writes what a flavor says over a container.
 fn override_container(container: &mut Value, choice: &Flavor) {
-    let Some(container) = container.as_object_mut() else {
-        return;
-    };
-    if let Some(image) = &choice.image {
-        container.insert("image".to_owned(), image.as_str().into());
+    if let Some(fields) = container.as_object_mut() {
+        if let Some(image) = &choice.image {
+            fields.insert("image".to_owned(), image.as_str().into());
+        }
+        if !choice.command.is_empty() {
+            fields.insert("command".to_owned(), choice.command.clone().into());
+        }
     }
-    if !choice.command.is_empty() {
-        container.insert("command".to_owned(), choice.command.clone().into());
-    }
-    if choice.env.is_empty() {
-        return;
-    }
-    let env = container.entry("env").or_insert_with(|| json!([]));
-    if let Some(list) = env.as_array_mut() {
-        let named = |entry: &Value| entry.get("name").and_then(Value::as_str).map(str::to_owned);
-        list.retain(|entry| named(entry).is_none_or(|name| !choice.env.contains_key(&name)));
-        let ours = choice.env.iter();
-        list.extend(ours.map(|(name, value)| json!({"name": name, "value": value})));
-    }
+    set_env(container, &choice.env);
 }
 
 /// Raises the minimum of the gang's elastic role, in whole steps, until the gang has at least

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::Epoch;
 use crate::meta::Condition;
-use crate::quantity::{GpuQuantity, Time};
+use crate::quantity::{GpuQuantity, Money, Span, Time};
 use crate::reasons::Reason;
 
 /// Condition: the rules let it in.
@@ -185,6 +185,15 @@ pub struct GangStatus {
     /// How it ended, for a person.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Which of its job's groups of clusters holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// What finishing there was expected to cost when it was placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_cost: Option<Money>,
+    /// How long that was expected to take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_time: Option<Span>,
 }
 
 /// One thing that keeps a job waiting.

@@ -52,6 +52,13 @@ fn check_placement(spec: &FederatedJobSpec, found: &mut Findings) {
         let message = "gangs are not split over clusters by this release: use Single";
         found.unsupported("spec.placement.clusterSpan", message);
     }
+    if placement.spread.len() > 1 {
+        let message = format!(
+            "has {} rules: this release keeps one; spread over the label that matters most",
+            placement.spread.len()
+        );
+        found.unsupported("spec.placement.spread", message);
+    }
     let others = [CapacityType::Borrowed, CapacityType::Loan];
     if !placement.capacity.is_empty() && placement.capacity.iter().all(|it| others.contains(it)) {
         let message = "nothing is placed on others' capacity alone by this release: add Nominal, \

@@ -3,10 +3,12 @@
 //! Owns what one job demands of itself. Whether its tenant and class admit it is in `admission`;
 //! what this release cannot do yet is in `unsupported`.
 
+use super::overrides::check_overrides;
 use super::{
     Checkpoint, Elasticity, FederatedJobSpec, Gang, Role, Schedule, TopologyRule, unsupported,
 };
 use crate::errors::FieldReason;
+use crate::kinds::spread::DivisionRule;
 use crate::kinds::workload_class::MAX_PRIORITY;
 use crate::units::{MilliCpus, MilliGpus, Millis};
 use crate::validate::{Checked, Findings, MAX_GPUS_PER_HOST, MAX_SPAN};
@@ -60,6 +62,8 @@ impl Checked for FederatedJobSpec {
         }
         self.check_runtimes(found);
         self.placement.check(found);
+        self.check_spread(found);
+        check_overrides(&self.overrides, found);
         self.check_roles(found);
         self.check_gangs(found);
         self.check_topology(found);
@@ -103,6 +107,7 @@ impl Checked for FederatedJobSpec {
         );
         found.unchanged("spec.roles", &self.roles, &new.roles, again);
         found.unchanged("spec.gangs", &self.gangs, &new.gangs, again);
+        found.unchanged("spec.overrides", &self.overrides, &new.overrides, again);
         found.unchanged("spec.copies", &self.copies, &new.copies, again);
         found.unchanged("spec.topology", &self.topology, &new.topology, again);
         found.unchanged("spec.elasticity", &self.elasticity, &new.elasticity, again);
@@ -144,6 +149,30 @@ impl FederatedJobSpec {
             MIN_RUN_LEASE,
             MAX_RUN_LEASE,
         );
+    }
+
+    /// Rules on where the gangs stand, which are impossible for too few of them.
+    fn check_spread(&self, found: &mut Findings) {
+        let gangs = u64::from(self.copies) * self.gangs.len().max(1) as u64;
+        let unit = if self.gangs.len() > 1 {
+            "gangs"
+        } else {
+            "copies"
+        };
+        for (index, rule) in self.placement.spread.iter().enumerate() {
+            let path = format!("spec.placement.spread[{index}]");
+            rule.check(&path, gangs, unit, found);
+        }
+        let duplicates = self.placement.division.as_ref();
+        let duplicates = duplicates.is_some_and(|it| it.rule == DivisionRule::Duplicated);
+        if duplicates && self.gangs.len() > 1 {
+            let message = format!(
+                "Duplicated puts one copy into each cluster whole, and a copy has {} gangs, which \
+                 are placed one by one: put their roles into one gang",
+                self.gangs.len()
+            );
+            found.invalid("spec.placement.division.rule", message);
+        }
     }
 
     fn check_roles(&self, found: &mut Findings) {
