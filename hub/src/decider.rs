@@ -38,9 +38,8 @@ const DECIDE_AT_LEAST_EVERY: Millis = Millis::seconds(30);
 /// Batches and events taken in between two rounds: those of a busy second. More wait their turn, so
 /// that no flood of them keeps a round from being run.
 const DRAIN: usize = 4096;
-/// After a decision the next one waits this many times as long as it took, so that deciding over
-/// a long queue takes at most a quarter of the loop's time, however fast news comes in: the rest
-/// is for taking it in.
+/// After a decision the next one waits this many times as long as it took: deciding over a long
+/// queue takes at most a quarter of the loop's time, and the rest is for taking in what is new.
 const REST_AFTER_DECISION: u64 = 3;
 /// The same for chores, which nobody waits for: at most a twentieth.
 const REST_AFTER_CHORES: u64 = 19;
@@ -251,8 +250,8 @@ impl Decider {
         Ok(())
     }
 
-    /// When to decide again though nothing happens: contact gets worse, a gang has rested, the
-    /// time is over for which one bears a taint, or reasons get old.
+    /// When to decide again though nothing happens: contact gets worse, a gang has rested or must
+    /// leave, or reasons get old.
     fn look_again(&self) -> BootMillis {
         let (now, wall) = (self.options.clock.boot(), self.options.clock.wall());
         let clusters = self.model.fleet.clusters.values();
@@ -263,10 +262,8 @@ impl Decider {
             .model
             .next_try(wall)
             .map(|at| now.after(at.since(wall)));
-        let leaves = self.model.next_leave(wall);
-        let leaves = leaves.map(|at| now.after(at.since(wall)));
         let due = now.after(DECIDE_AT_LEAST_EVERY);
-        [contact, rested, leaves]
+        [contact, rested]
             .into_iter()
             .flatten()
             .fold(due, BootMillis::min)

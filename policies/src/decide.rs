@@ -21,7 +21,9 @@ use crate::choice::standing::Standings;
 use crate::fit::{Fit, fit};
 use crate::history::use_of;
 use crate::model::{
-    Accepted, ChoiceIx, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, HoldRoom, Lacking, Place, Placed, Plan, Pool, PoolIx, Preemption, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx, Use, Waiting, WaitingIx,
+    Accepted, ChoiceIx, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, HoldRoom, Lacking, Place,
+    Placed, Plan, Pool, PoolIx, Preemption, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx,
+    Use, Waiting, WaitingIx,
 };
 use crate::order::Queue;
 use crate::preempt::Preemptions;
@@ -227,7 +229,8 @@ impl<'a> Round<'a> {
         }
         self.keep_quota(mask);
         let best = self.best(ix, reach, mask);
-        if best.is_none() && hold.is_none() {
+        // The next of an array must not get room where its spread does not let it go.
+        if best.is_none() && hold.is_none() && !choice(snapshot, gang).is_divided() {
             self.make_room(ix, reach, mask);
         }
         self.give_back_quota(mask);

@@ -8,16 +8,20 @@ use meridian_api::kinds::tenant::OnExhausted;
 use meridian_api::units::{MicroMoney, MilliGpus, Millis, Resources, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+mod gang;
 mod preemption;
+mod score;
 
 pub use crate::choice::cost::Bill;
 pub use crate::choice::terms::{
     Choice, ClusterFacts, DataNeed, Expected, Group, PoolFacts, RegionFacts, Shares,
 };
+pub use gang::{GangShape, RoleShape, SliceShape};
 pub use preemption::{
     ClassRule, EvictedBy, Hold, HoldRoom, HostRow, Lapse, Lapsed, Leaves, Leaving, Preemption,
     Rule, Seat, Stage, Standing, Victim, Yield,
 };
+pub use score::Score;
 
 macro_rules! ordinal {
     ($(#[$doc:meta])* $name:ident) => {
@@ -457,45 +461,6 @@ pub struct Accepted {
     pub speed: u32,
 }
 
-/// Pods that start together or not at all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct GangShape {
-    /// Roles in the order of the job.
-    pub roles: Vec<RoleShape>,
-}
-
-/// The pods of one role: `min..=max` of them, in steps.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct RoleShape {
-    /// Its name.
-    pub name: String,
-    /// What each pod asks of a host.
-    pub per_pod: Resources,
-    /// Fewest pods it runs with.
-    pub min: u32,
-    /// Most pods it makes use of; equal to `min` when it is not elastic.
-    pub max: u32,
-    /// Sizes between differ by a multiple of this; at least 1.
-    pub step: u32,
-    /// Level that must hold the whole role, by name; `host` is the innermost.
-    pub required: Option<String>,
-    /// Level that should hold it.
-    pub preferred: Option<String>,
-    /// Parts that are kept closer together than the whole.
-    #[serde(default)]
-    pub slice: Option<SliceShape>,
-}
-
-/// Parts of a role: each `pods` pods, by rank, share one domain of an inner level, while the role
-/// as a whole keeps to its own level (Kueue's two-level topology, KEP-2724).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SliceShape {
-    /// Pods of one slice; divides every size the role may have.
-    pub pods: u32,
-    /// Level that holds a slice, by name; as narrow as the role's own level or narrower.
-    pub level: String,
-}
-
 /// What one round decided, and why the rest was left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -556,36 +521,6 @@ pub struct Take {
     pub hosts: u32,
     /// Pods of the role on each of them.
     pub pods_per_host: u32,
-}
-
-/// Why this pool and not another: compared field by field, lowest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Score {
-    /// Taints of the cluster that should keep it away if it can go elsewhere.
-    pub shunned: u32,
-    /// Place of its group, or of its region, in the job's order of preference.
-    pub region_order: u32,
-    /// Labels that it would like and the cluster has not.
-    pub wishes_missed: u32,
-    /// Place of its flavor in the job's order of preference, where that goes before cost.
-    pub flavor_first: u32,
-    /// What the objective makes least (see [`Bill::measured_by`]).
-    pub measure: u64,
-    /// Place of its flavor in the job's order of preference.
-    pub flavor_order: u32,
-    /// GPUs the gang does not get of what it could use, in thousandths.
-    pub short_of_max: u64,
-    /// Preferred levels that it does not keep.
-    pub preferences_missed: u32,
-    /// GPUs left free on the hosts it touches: tightest fit first, in thousandths.
-    pub left_on_hosts: u64,
-    /// GPUs left free in the pool, in thousandths.
-    pub left_in_pool: u64,
-    /// Ends the tie.
-    pub pool: PoolIx,
-    /// What finishing there is expected to take; it is in `measure` already.
-    pub bill: Bill,
 }
 
 /// One gang that stays in the queue.

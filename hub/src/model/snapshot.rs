@@ -133,7 +133,7 @@ impl Model {
         Labelled { snapshot, troubled }
     }
 
-    /// When the first gang that rests may be tried again.
+    /// When the first gang that rests may be tried again, or must leave a tainted cluster.
     pub(crate) fn next_try(&self, now: UnixMillis) -> Option<UnixMillis> {
         let next = self.waiting.iter().filter_map(|gang| {
             let progress = &self.jobs.get(&gang.job)?.progress;
@@ -142,7 +142,7 @@ impl Model {
             let looks = progress.lacking.values().map(|lack| lack.until);
             rest.chain(looks).filter(|at| *at > now).min()
         });
-        next.min()
+        next.chain(self.next_leave(now)).min()
     }
 
     /// The snapshot in which `job` had been submitted just now, and the UID it has there.

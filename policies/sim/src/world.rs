@@ -11,7 +11,9 @@ use meridian_api::kinds::WorkloadClass;
 use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
-    Accepted, ChoiceIx, Class, ClassIx, ClassRule, Cluster, ClusterFacts, ClusterIx, Contact, Expected, Flavor, FlavorIx, GangShape, Pool, PoolFacts, RegionIx, RoleShape, Snapshot, Tenant, TenantIx, Use, Waiting,
+    Accepted, ChoiceIx, Class, ClassIx, ClassRule, Cluster, ClusterFacts, ClusterIx, Contact,
+    Expected, Flavor, FlavorIx, GangShape, Pool, PoolFacts, RegionIx, RoleShape, Snapshot, Tenant,
+    TenantIx, Use, Waiting,
 };
 use meridian_policies::quota::rows_of;
 
