@@ -388,7 +388,7 @@ impl Deployment {
     /// When that does not happen in time.
     pub async fn gpus_counted(&self, gpus: u64) {
         let free = async |client: &Client| {
-            let pools = client.capacity("").await.ok()?.pools;
+            let pools = client.capacity("", false).await.ok()?.pools;
             let free: u64 = pools.iter().map(|pool| pool.free_milli_gpus).sum();
             (free == gpus * 1000).then_some(())
         };

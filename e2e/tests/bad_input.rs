@@ -290,6 +290,7 @@ fn submission(job: &str, key: &str) -> v1::SubmitRequest {
         idempotency_key: key.to_owned(),
         dry_run: false,
         traceparent: "nonsense".to_owned(),
+        plan_token: String::new(),
     }
 }
 

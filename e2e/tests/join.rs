@@ -236,7 +236,7 @@ async fn certificates_are_renewed_without_an_outage() {
     );
     let watched = async {
         loop {
-            let pools = client.capacity("").await.expect("it answers").pools;
+            let pools = client.capacity("", false).await.expect("it answers").pools;
             let contact: Vec<_> = pools.iter().map(|pool| pool.contact.as_str()).collect();
             assert_eq!(contact, ["Ready"]);
             clock.sleep(Millis(20)).await;

@@ -83,6 +83,7 @@ async fn submit(client: &Client, name: &str, pods: u32, runtime: &str) {
         job,
         idempotency_key: name.to_owned(),
         dry_run: DryRun::No,
+        plan_token: String::new(),
     };
     client.submit(submission).await.expect("it is stored");
 }

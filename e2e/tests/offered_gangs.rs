@@ -224,6 +224,7 @@ async fn what_cannot_be_queued_says_so_and_only_the_hub_says_where_pods_come_fro
         job: forged,
         idempotency_key: "forged".to_owned(),
         dry_run: DryRun::No,
+        plan_token: String::new(),
     };
     let refused = client.submit(submission).await.expect_err("refused");
     assert!(refused.to_string().contains("spec.origin"), "{refused}");

@@ -4,6 +4,8 @@
 //! questions and on time; it takes in everything that is there, and, when it leads, runs a round.
 //! Never retries a conflict within a round: it takes in what changed, then decides again.
 
+mod chores;
+
 use std::sync::Arc;
 
 use futures::StreamExt as _;
@@ -12,7 +14,7 @@ use meridian_api::units::{BootMillis, Millis};
 use meridian_policies::model::Plan;
 use meridian_runtime::Clock;
 use meridian_store::{Operation, SharedStore, StoreError, WatchStream, keys};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::commit::Committer;
@@ -29,6 +31,7 @@ use crate::rounds::Recorder;
 use crate::sessions::{Orderbook, Refusals, Said, SessionEvent};
 use crate::settle::{settle_gang, settle_job};
 use crate::views::Views;
+use chores::Chores;
 
 /// After the first event of a round, others of the same cause follow: a few milliseconds of
 /// patience save whole rounds.
@@ -41,10 +44,11 @@ const DRAIN: usize = 4096;
 /// After a decision the next one waits this many times as long as it took: deciding over a long
 /// queue takes at most a quarter of the loop's time, and the rest is for taking in what is new.
 const REST_AFTER_DECISION: u64 = 3;
-/// The same for chores, which nobody waits for: at most a twentieth.
-const REST_AFTER_CHORES: u64 = 19;
-/// Questions answered between two rounds; each may cost as much as a decision.
+/// Questions answered between two rounds; each may cost as much as a snapshot.
 const ANSWERS: usize = 8;
+/// Answers that are worked out at once, each on a snapshot of its own: some hundred megabytes in
+/// all for a fleet of the largest size.
+const THINKING: usize = 4;
 /// Pause between looks when a round could not be run.
 const RETRY: Millis = Millis(100);
 /// Records of clusters, views and metrics cost the whole fleet: they are not made for each of
@@ -116,6 +120,8 @@ pub(crate) struct Decider {
     next_look: BootMillis,
     /// No decision before then, unless it is due.
     rested: BootMillis,
+    /// Room for answers that are still being worked out.
+    thinking: Arc<Semaphore>,
 }
 
 impl Decider {
@@ -139,6 +145,7 @@ impl Decider {
             chores: Chores::default(),
             next_look: BootMillis::ZERO,
             rested: BootMillis::ZERO,
+            thinking: Arc::new(Semaphore::new(THINKING)),
         }
     }
 
@@ -311,13 +318,22 @@ impl Decider {
     }
 
     fn answer(&mut self, question: Question) {
-        let situation = self.situation();
-        answer(
-            &self.model,
-            &self.options.explanations.newest(),
-            situation,
-            question,
-        );
+        let (explained, situation) = (self.options.explanations.newest(), self.situation());
+        let Some(work) = answer(&self.model, &explained, situation, question) else {
+            return;
+        };
+        match self.options.execution {
+            Execution::Inline => work(),
+            Execution::Thread => {
+                // Without room the answer's way back is dropped: overload, as the caller hears.
+                if let Ok(room) = Arc::clone(&self.thinking).try_acquire_owned() {
+                    tokio::task::spawn_blocking(move || {
+                        let _room = room;
+                        work();
+                    });
+                }
+            }
+        }
     }
 
     fn situation(&self) -> Situation {
@@ -560,39 +576,6 @@ impl Decider {
         for (cluster, orders) in crate::sessions::orders_of(&self.model, &clusters) {
             self.options.orders.publish(&cluster, orders);
         }
-    }
-}
-
-/// When records, views and metrics are made again.
-#[derive(Clone, Copy, Debug, Default)]
-struct Chores {
-    /// When they were done last, and rested from.
-    done: BootMillis,
-    /// Something happened since.
-    noted: bool,
-}
-
-impl Chores {
-    /// When they are due; `None` = nothing happened.
-    fn due(self, every: Millis) -> Option<BootMillis> {
-        self.noted.then(|| self.done.after(every))
-    }
-
-    /// They took this long, until `now`.
-    fn rest(&mut self, now: BootMillis, took: Millis) {
-        self.done = now.after(Millis(took.0.saturating_mul(REST_AFTER_CHORES)));
-    }
-
-    /// True when it is time; they then count as done.
-    fn take(&mut self, now: BootMillis, every: Millis) -> bool {
-        let due = self.due(every).is_some_and(|due| now >= due);
-        if due {
-            *self = Self {
-                done: now,
-                noted: false,
-            };
-        }
-        due
     }
 }
 

@@ -24,6 +24,7 @@ mod model;
 mod offers;
 pub mod placement;
 pub mod progress;
+mod promises;
 mod questions;
 mod references;
 mod rounds;

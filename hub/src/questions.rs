@@ -1,22 +1,24 @@
-//! Questions to the model: plan, why, queue, capacity, one cluster, and where logs are.
+//! Questions to the model: plan, why, queue, capacity, tenants, one cluster, and where logs are.
 //!
 //! Owns the answers, in the words of the wire. Asked of the task that owns the model, so that an
-//! answer is of one moment. Changes nothing.
+//! answer is of one moment. What takes a decision is handed back as work on a snapshot of that
+//! moment, so that no question holds the model up. Changes nothing.
 
+mod explain;
 mod fleet;
+mod tenancy;
 
 use meridian_api::errors::{ApiError, ErrorCode};
 use meridian_api::ids::GangId;
 use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::status::Blocker;
-use meridian_api::reasons::Reason;
 use meridian_api::units::MilliGpus;
 use meridian_policies::model::Contact;
 use meridian_proto::v1;
 use tokio::sync::oneshot;
 
-use crate::explanations::{Explained, blocker, headline};
-use crate::model::{Job, Model, Situation};
+use crate::explanations::{Explained, headline};
+use crate::model::{Model, Situation};
 use crate::placement::{PlacedRole, PlacementRecord};
 use crate::sessions::LogTarget;
 
@@ -25,6 +27,9 @@ use crate::sessions::LogTarget;
 pub(crate) const QUESTIONS: usize = 256;
 /// Most queue entries in one answer; at some 200 bytes each far below a message's limit.
 const MAX_ENTRIES: u32 = 5_000;
+
+/// The costly rest of an answer, for a thread of its own.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
 /// The answer's way back.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ApiError>>;
@@ -43,19 +48,29 @@ pub(crate) enum Question {
     Logs(v1::LogsRequest, Reply<LogTarget>),
     /// What is there?
     Capacity(v1::CapacityRequest, Reply<v1::CapacityResponse>),
+    /// How does the tenant tree stand?
+    Tenants(v1::TenantsRequest, Reply<v1::TenantsResponse>),
+    /// What would these quotas do?
+    FitQuota(v1::FitQuotaRequest, Reply<v1::FitQuotaResponse>),
 }
 
-/// Answers; nobody listening any more is no error.
+/// Answers, or returns what is left to do for it; nobody listening any more is no error.
 pub(crate) fn answer(
     model: &Model,
     explained: &Explained,
     situation: Situation,
     question: Question,
-) {
+) -> Option<Work> {
     match question {
-        Question::Plan(job, reply) => drop(reply.send(plan(model, situation, &job))),
+        Question::Plan(job, reply) => return explain::plan(model, situation, &job, reply),
         Question::Why(request, reply) => {
-            drop(reply.send(why(model, explained, situation, &request)));
+            return explain::why(model, explained, situation, &request, reply);
+        }
+        Question::Tenants(request, reply) => {
+            return tenancy::tree(model, situation, request, reply);
+        }
+        Question::FitQuota(request, reply) => {
+            return tenancy::fit(model, situation, &request, reply);
         }
         Question::Queue(request, reply) => {
             drop(reply.send(Ok(queue(model, explained, situation, &request))));
@@ -68,125 +83,7 @@ pub(crate) fn answer(
             drop(reply.send(fleet::cluster(model, situation, &request)));
         }
     }
-}
-
-/// Decides on a snapshot in which the job had been submitted just now.
-fn plan(
-    model: &Model,
-    situation: Situation,
-    job: &FederatedJob,
-) -> Result<v1::PlanResponse, ApiError> {
-    let revision = model.revision().0;
-    let (labelled, uid) = model
-        .hypothetical(situation, job)
-        .map_err(|trouble| ApiError::new(ErrorCode::InvalidObject, trouble.message))?;
-    if let Some((_, trouble)) = labelled.troubled.iter().find(|(gang, _)| gang.job == uid) {
-        let reason = v1::Reason {
-            code: trouble.reason.to_string(),
-            message: trouble.message.clone(),
-            ..v1::Reason::default()
-        };
-        return Ok(v1::PlanResponse {
-            verdict: v1::Verdict::WillQueue.into(),
-            reasons: vec![reason],
-            revision,
-            ..v1::PlanResponse::default()
-        });
-    }
-    let snapshot = &labelled.snapshot;
-    let decided = meridian_policies::decide(snapshot);
-    let is_ours = |gang: GangId| gang.job == uid;
-    let left = decided
-        .unplaced
-        .iter()
-        .find(|left| is_ours(snapshot.waiting[left.waiting.index()].gang));
-    if let Some(left) = left {
-        let never = left.reasons.iter().any(|cause| {
-            matches!(
-                cause.reason,
-                Reason::NeverPlaceable | Reason::ExceedsQuota | Reason::Denied
-            )
-        });
-        let verdict = if never {
-            v1::Verdict::Never
-        } else {
-            v1::Verdict::WillQueue
-        };
-        let reasons = left
-            .reasons
-            .iter()
-            .map(|cause| reason(&blocker(snapshot, cause)));
-        return Ok(v1::PlanResponse {
-            verdict: verdict.into(),
-            reasons: reasons.collect(),
-            revision,
-            ..v1::PlanResponse::default()
-        });
-    }
-    let placed = decided
-        .placements
-        .iter()
-        .find(|placed| is_ours(snapshot.waiting[placed.waiting.index()].gang));
-    let pool = placed.map(|placed| &snapshot.pools[placed.pool.index()]);
-    Ok(v1::PlanResponse {
-        verdict: v1::Verdict::StartsNow.into(),
-        cluster: pool
-            .map(|pool| snapshot.clusters[pool.cluster.index()].name.clone())
-            .unwrap_or_default(),
-        pool: pool.map(|pool| pool.name.clone()).unwrap_or_default(),
-        revision,
-        ..v1::PlanResponse::default()
-    })
-}
-
-fn why(
-    model: &Model,
-    explained: &Explained,
-    situation: Situation,
-    request: &v1::WhyRequest,
-) -> Result<v1::WhyResponse, ApiError> {
-    let job = model
-        .job_named(&request.namespace, &request.name)
-        .ok_or_else(|| {
-            let message = format!("there is no job {}/{}", request.namespace, request.name);
-            ApiError::new(ErrorCode::NotFound, message).help("list them: meridian get jobs -A")
-        })?;
-    let waiting = explained.of_job(job.uid);
-    let rows: Vec<_> = model
-        .placements_of(job.uid)
-        .map(|row| row.record.as_ref())
-        .collect();
-    let status = crate::status::job_status(job, &rows, situation.now);
-    let placement = |row: &&crate::placement::PlacementRecord| v1::GangPlacement {
-        index: row.gang.index,
-        cluster: row.cluster.clone(),
-        pool: row.pool.clone(),
-        epoch: row.epoch.0,
-        state: fleet::word(row.state).to_owned(),
-        milli_gpus: row.gpus.0,
-        since_ms: row.started.unwrap_or(row.decided).0,
-    };
-    let reasons = waiting.map(|(_, blockers)| blockers.iter().map(reason).collect());
-    Ok(v1::WhyResponse {
-        phase: status.phase.to_string(),
-        reasons: reasons.unwrap_or_else(|| unexplained(model, job)),
-        position: waiting.map_or(0, |(position, _)| *position),
-        waiting: u32::try_from(explained.queue.len()).unwrap_or(u32::MAX),
-        placements: rows.iter().map(placement).collect(),
-        revision: explained.revision.0,
-        age_ms: age(explained, situation),
-    })
-}
-
-/// A job that waits and that no decision has seen yet.
-fn unexplained(model: &Model, job: &Job) -> Vec<v1::Reason> {
-    let waits = model.waiting().iter().any(|gang| gang.job == job.uid);
-    let pending = || v1::Reason {
-        code: Reason::PendingEvaluation.to_string(),
-        message: "the next decision looks at it".to_owned(),
-        ..v1::Reason::default()
-    };
-    if waits { vec![pending()] } else { Vec::new() }
+    None
 }
 
 fn age(explained: &Explained, situation: Situation) -> u64 {
@@ -226,6 +123,7 @@ fn queue(
             milli_gpus: gpus.unwrap_or_default().0,
             blocker: headline(blockers).map(reason),
             submitted_ms: job.submitted().0,
+            start: explained.starts.get(gang).copied().map(explain::start),
         })
     };
     v1::QueueResponse {

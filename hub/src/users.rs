@@ -26,6 +26,7 @@ use tracing::Instrument as _;
 
 use crate::answers::{from_api_status, store_status};
 use crate::leadership::{Leadership, Role};
+use crate::promises::Promise;
 use crate::questions::{Question, Reply};
 use crate::sessions::LogDesk;
 use crate::submissions::{Submission, SubmitError, Submitter, check_key};
@@ -102,22 +103,11 @@ impl FederationService for Users {
         request: Request<v1::PlanRequest>,
     ) -> Result<Response<v1::PlanResponse>, Status> {
         let job = parse(&request.into_inner().job).map_err(|error| status::to_status(&error))?;
-        // The same checks as a submit, without the storing.
-        let submission = Submission {
-            request: Circumstances::default(),
-            job: job.clone(),
-            idempotency_key: String::new(),
-            fingerprint: String::new(),
-            dry_run: DryRun::All,
-        };
-        let dry = self.submitter.submit(submission).await.map_err(refused)?;
-        let job: FederatedJob = serde_json::from_value(dry.object).map_err(|error| {
-            status::to_status(&ApiError::new(ErrorCode::Internal, error.to_string()))
-        })?;
-        let mut plan = self
-            .ask(|reply| Question::Plan(Box::new(job), reply))
-            .await?;
-        plan.warnings = dry.warnings;
+        let fingerprint = fingerprint(&job);
+        let mut plan = self.plan_of(job).await?;
+        plan.token = Promise::of(fingerprint, &plan)
+            .map(|promise| promise.to_string())
+            .unwrap_or_default();
         Ok(Response::new(plan))
     }
 
@@ -157,6 +147,26 @@ impl FederationService for Users {
     ) -> Result<Response<v1::ClusterResponse>, Status> {
         let request = request.into_inner();
         self.ask(|reply| Question::Cluster(request, reply))
+            .await
+            .map(Response::new)
+    }
+
+    async fn tenants(
+        &self,
+        request: Request<v1::TenantsRequest>,
+    ) -> Result<Response<v1::TenantsResponse>, Status> {
+        let request = request.into_inner();
+        self.ask(|reply| Question::Tenants(request, reply))
+            .await
+            .map(Response::new)
+    }
+
+    async fn fit_quota(
+        &self,
+        request: Request<v1::FitQuotaRequest>,
+    ) -> Result<Response<v1::FitQuotaResponse>, Status> {
+        let request = request.into_inner();
+        self.ask(|reply| Question::FitQuota(request, reply))
             .await
             .map(Response::new)
     }
@@ -219,6 +229,36 @@ impl FederationService for Users {
 }
 
 impl Users {
+    /// What would happen to a job.
+    async fn plan_of(&self, job: Value) -> Result<v1::PlanResponse, Status> {
+        // The same checks as a submit, without the storing.
+        let submission = Submission {
+            request: Circumstances::default(),
+            job,
+            idempotency_key: String::new(),
+            fingerprint: String::new(),
+            dry_run: DryRun::All,
+        };
+        let dry = self.submitter.submit(submission).await.map_err(refused)?;
+        let job: FederatedJob = serde_json::from_value(dry.object).map_err(|error| {
+            status::to_status(&ApiError::new(ErrorCode::Internal, error.to_string()))
+        })?;
+        let mut plan = self
+            .ask(|reply| Question::Plan(Box::new(job), reply))
+            .await?;
+        plan.warnings = dry.warnings;
+        Ok(plan)
+    }
+
+    /// Refuses a job when what its plan promised no longer holds.
+    async fn keeps(&self, token: &str, job: &Value) -> Result<(), ApiError> {
+        let promise: Promise = token.parse()?;
+        promise.is_of(&fingerprint(job))?;
+        let now = self.plan_of(job.clone()).await;
+        let now = now.map_err(|status| status::from_status(&status))?;
+        promise.holds(&now)
+    }
+
     async fn accept(&self, request: v1::SubmitRequest) -> Result<v1::SubmitResponse, ApiError> {
         check_key(&request.idempotency_key)?;
         let span = tracing::info_span!("submit job");
@@ -226,11 +266,14 @@ impl Users {
             telemetry::set_parent(&span, &request.traceparent);
         }
         let mut job = parse(&request.job)?;
+        if !request.plan_token.is_empty() {
+            self.keeps(&request.plan_token, &job).await?;
+        }
         // Before the trace is written into it: a repeated call is of another span.
         let fingerprint = if request.idempotency_key.is_empty() {
             String::new()
         } else {
-            canonical::hex(&canonical::sha256(&job))
+            fingerprint(&job)
         };
         if let Some(traceparent) = telemetry::traceparent(&span) {
             carry(&mut job, &traceparent);
@@ -269,8 +312,8 @@ impl Users {
             .map_err(|_| overloaded())?;
         match self.clock.timeout(ANSWER_WITHIN, answer).await {
             Ok(Ok(answer)) => answer.map_err(|error| status::to_status(&error)),
-            Ok(Err(_)) => Err(Status::unavailable("the hub is stopping")),
-            Err(_) => Err(overloaded()),
+            // Nobody had room to work it out, or the hub is stopping.
+            Ok(Err(_)) | Err(_) => Err(overloaded()),
         }
     }
 
@@ -332,6 +375,10 @@ impl Users {
         }
         messages
     }
+}
+
+fn fingerprint(job: &Value) -> String {
+    canonical::hex(&canonical::sha256(job))
 }
 
 fn parse(job: &[u8]) -> Result<Value, ApiError> {

@@ -138,6 +138,28 @@ fn misses_preference(tree: &Tree, levels: &[String], role: &RoleShape, own: &[&S
     }
 }
 
+/// The most pods of `per_pod` that fit on `shapes` in one domain of `level`, or, without one,
+/// anywhere: the largest gang that could start there.
+#[must_use]
+pub fn largest_gang(
+    levels: &[String],
+    shapes: &[Shape],
+    per_pod: Resources,
+    level: Option<&str>,
+) -> u32 {
+    let role = RoleShape {
+        name: String::new(),
+        per_pod,
+        min: 1,
+        max: u32::MAX,
+        step: 1,
+        required: level.map(ToOwned::to_owned),
+        preferred: None,
+        slice: None,
+    };
+    most_pods(levels, shapes, &role, u32::MAX)
+}
+
 /// Pods of `role` that fit on `shapes` alone, in the one place of its required level that holds
 /// the most; at most `pods`, and only whole slices. For explanations.
 pub(crate) fn most_pods(levels: &[String], shapes: &[Shape], role: &RoleShape, pods: u32) -> u32 {

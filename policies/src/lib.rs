@@ -4,11 +4,13 @@
 //! placement, explanation and invariant checks. Does no I/O, reads no clock, spawns nothing,
 //! iterates no hash map: the same input gives the same output on any machine.
 
+pub mod accounts;
 pub mod books;
 mod candidates;
 mod causes;
 pub mod check;
 pub mod choice;
+pub mod counterfactual;
 pub mod decide;
 pub mod diagnosis;
 pub mod division;

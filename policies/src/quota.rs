@@ -318,11 +318,24 @@ impl<'a> Ledger<'a> {
         reach: Reach,
         need: Resources,
     ) -> Vec<Bound> {
+        let short = self.short(tenant, place, reach, need);
+        short.into_iter().map(|(bound, _)| bound).collect()
+    }
+
+    /// The same, with how much is missing of each measure.
+    pub(crate) fn short(
+        &self,
+        tenant: TenantIx,
+        place: Place,
+        reach: Reach,
+        need: Resources,
+    ) -> Vec<(Bound, u64)> {
         let measures = self.measures.iter().enumerate();
         let counted = measures.filter(|(_, measure)| measure.counts(place));
         let passed = counted.filter_map(|(ix, measure)| {
             let left = self.left(tenant, ix, reach);
-            left.bound.filter(|_| left.amount < measure.amount(need))
+            let missing = measure.amount(need).saturating_sub(left.amount);
+            left.bound.zip(Some(missing).filter(|missing| *missing > 0))
         });
         passed.collect()
     }

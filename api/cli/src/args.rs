@@ -20,9 +20,14 @@ use crate::commands::wait::Goal;
 use crate::completion;
 use crate::output::Format;
 
+mod explain;
 mod fleet;
 mod logs;
 
+pub(crate) use explain::{
+    CapacityArgs, PlanArgs, QueueArgs, QuotaCommand, QuotaFitArgs, TenantCommand, TenantTreeArgs,
+    WhyArgs,
+};
 pub(crate) use fleet::{ClusterDescribeArgs, ClusterDrainArgs, ClusterListArgs, TopArgs, TopRows};
 pub(crate) use logs::LogsArgs;
 
@@ -87,6 +92,12 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Show GPUs by flavor, region, cluster and pool
     Capacity(CapacityArgs),
+    /// Show tenants as they stand
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    /// Try quotas before they are applied
+    #[command(subcommand)]
+    Quota(QuotaCommand),
     /// Show the fleet on one screen: clusters, pools and tenants
     Top(TopArgs),
     /// Add clusters, let their agents join, look at them, close, empty and open them
@@ -237,6 +248,9 @@ pub(crate) struct SubmitArgs {
     /// Makes a repeated command store nothing twice; default: the document and a random part
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
+    /// Refuse (6) when the fleet can no longer do what the plan with this token said
+    #[arg(long, value_name = "TOKEN", conflicts_with = "count")]
+    pub(crate) plan_token: Option<String>,
     /// Try it only
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dry_run: Dry,
@@ -246,19 +260,6 @@ pub(crate) struct SubmitArgs {
     /// Form of the result
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Format,
-}
-
-/// `plan`.
-#[derive(Args, Debug)]
-pub(crate) struct PlanArgs {
-    /// File, folder or - for standard input
-    #[arg(short, long = "filename", required = true, value_name = "FILE|DIR|-")]
-    pub(crate) files: Vec<PathBuf>,
-    /// End with 0 when all start now, 20 when one queues, 22 when one can never be placed
-    #[arg(long)]
-    pub(crate) detailed_exitcode: bool,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// `wait`.
@@ -273,39 +274,6 @@ pub(crate) struct WaitArgs {
     /// Give up after this long
     #[arg(long, value_name = "SPAN")]
     pub(crate) timeout: Option<Span>,
-}
-
-/// `why`.
-#[derive(Args, Debug)]
-pub(crate) struct WhyArgs {
-    /// job/NAME or NAME
-    #[arg(add = ArgValueCompleter::new(completion::job_targets))]
-    pub(crate) job: String,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-/// `queue`.
-#[derive(Args, Debug)]
-pub(crate) struct QueueArgs {
-    /// Only of this tenant
-    #[arg(long, add = ArgValueCompleter::new(completion::tenants))]
-    pub(crate) tenant: Option<String>,
-    /// At most so many gangs
-    #[arg(long, default_value_t = 50)]
-    pub(crate) limit: u32,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-/// `capacity`.
-#[derive(Args, Debug)]
-pub(crate) struct CapacityArgs {
-    /// Only of this flavor
-    #[arg(long)]
-    pub(crate) flavor: Option<String>,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// `cluster`.

@@ -65,6 +65,8 @@ async fn execute(cli: Cli) -> Result<Exit, Failure> {
         Command::Logs(args) => commands::logs::run(context, args).await,
         Command::Queue(args) => commands::queue::run(context, args).await,
         Command::Capacity(args) => commands::capacity::run(context, args).await,
+        Command::Tenant(command) => commands::tenant::run(context, command).await,
+        Command::Quota(command) => commands::quota::run(context, command).await,
         Command::Top(args) => commands::top::run(context, args).await,
         Command::Cluster(command) => commands::cluster::run(context, command).await,
         Command::Events(args) => commands::events::run(context, args).await,

@@ -8,5 +8,6 @@ pub(crate) mod describe;
 pub(crate) mod events;
 pub(crate) mod queue;
 pub(crate) mod table;
+pub(crate) mod tenancy;
 pub(crate) mod top;
 pub(crate) mod why;

@@ -377,6 +377,54 @@ async fn plan_tells_its_verdict_by_exit_code_when_asked() {
 }
 
 #[tokio::test]
+async fn a_submit_with_a_broken_plan_ends_with_6_and_a_token_is_of_one_job() {
+    let hub = FakeHub::start().await;
+    let args = ["submit", "-f", "-", "--plan-token", "broken"];
+    let moved = hub.run_with(&args, &document("a", 1)).await;
+    assert_eq!(moved.code, Some(6), "{}", moved.err);
+    assert!(
+        moved.err.contains("has moved since the plan"),
+        "{}",
+        moved.err
+    );
+    let kept = ["submit", "-f", "-", "--plan-token", "p1"];
+    assert_eq!(hub.run_with(&kept, &document("a", 1)).await.code, Some(0));
+    let two = format!("{}\n---\n{}", document("a", 1), document("b", 1));
+    let several = hub.run_with(&kept, &two).await;
+    assert_eq!(several.code, Some(2), "{}", several.err);
+}
+
+#[tokio::test]
+async fn the_tenant_tree_and_the_fit_of_quotas_are_asked_for() {
+    let hub = FakeHub::start().await;
+    let tree = hub.run(&["tenant", "tree"]).await;
+    let rows: Vec<&str> = tree.out.lines().collect();
+    assert!(
+        rows[1].starts_with("research ") && rows[2].starts_with("  nlp "),
+        "{}",
+        tree.out
+    );
+    let one = hub.run(&["tenant", "tree", "nlp", "-o", "json"]).await;
+    let value: Value = serde_json::from_str(&one.out).expect("JSON");
+    assert_eq!(value["tenants"].as_array().map(Vec::len), Some(1));
+    let quota = |name: &str| {
+        json!({
+            "apiVersion": "meridian.dev/v1alpha1", "kind": "TenantQuota",
+            "metadata": {"name": name}, "spec": {"tenant": "nlp"}
+        })
+        .to_string()
+    };
+    for (name, code) in [("fine", 0), ("contradictory", 4)] {
+        let fit = hub.run_with(&["quota", "fit", "-"], &quota(name)).await;
+        assert_eq!(fit.code, Some(code), "{} {}", fit.out, fit.err);
+    }
+    let job = hub
+        .run_with(&["quota", "fit", "-"], &document("a", 1))
+        .await;
+    assert_eq!(job.code, Some(2), "{}", job.err);
+}
+
+#[tokio::test]
 async fn why_answers_for_people_and_programs_and_5_for_what_is_not_there() {
     let hub = FakeHub::start().await;
     let text = hub.run(&["why", "job/a", "-n", "nlp"]).await;

@@ -32,6 +32,8 @@ pub struct Submission {
     pub idempotency_key: String,
     /// Whether it is stored at all.
     pub dry_run: DryRun,
+    /// Of a plan of this job: refused when what it promised no longer holds. Empty = none.
+    pub plan_token: String,
 }
 
 impl From<Submission> for v1::SubmitRequest {
@@ -41,6 +43,7 @@ impl From<Submission> for v1::SubmitRequest {
             idempotency_key: submission.idempotency_key,
             dry_run: submission.dry_run == DryRun::Server,
             traceparent: String::new(),
+            plan_token: submission.plan_token,
         }
     }
 }
@@ -176,13 +179,45 @@ impl Client {
         .await
     }
 
-    /// GPUs of each pool, of one flavor or (empty) of all.
-    pub async fn capacity(&self, flavor: &str) -> Result<v1::CapacityResponse, ClientError> {
+    /// GPUs of each pool, of one flavor or (empty) of all; with the largest gangs that could start,
+    /// if `gangs`.
+    pub async fn capacity(
+        &self,
+        flavor: &str,
+        gangs: bool,
+    ) -> Result<v1::CapacityResponse, ClientError> {
         let request = v1::CapacityRequest {
             flavor: flavor.to_owned(),
+            gangs,
         };
         self.read("Capacity", request, |service, request| {
             Box::pin(service.capacity(request))
+        })
+        .await
+    }
+
+    /// The tenant tree, of one tenant and those below it or (empty) of all.
+    pub async fn tenants(&self, tenant: &str) -> Result<v1::TenantsResponse, ClientError> {
+        let request = v1::TenantsRequest {
+            tenant: tenant.to_owned(),
+        };
+        self.read("Tenants", request, |service, request| {
+            Box::pin(service.tenants(request))
+        })
+        .await
+    }
+
+    /// What these `Tenant` and `TenantQuota` documents would do. Changes nothing.
+    pub async fn fit_quota(
+        &self,
+        documents: &[Value],
+    ) -> Result<v1::FitQuotaResponse, ClientError> {
+        let documents = Value::Array(documents.to_vec());
+        let request = v1::FitQuotaRequest {
+            documents: documents.to_string().into(),
+        };
+        self.read("FitQuota", request, |service, request| {
+            Box::pin(service.fit_quota(request))
         })
         .await
     }

@@ -146,6 +146,7 @@ impl Fleet {
     async fn capacity(&mut self, flavor: &str) -> anyhow::Result<Vec<v1::PoolCapacity>> {
         let request = v1::CapacityRequest {
             flavor: flavor.to_owned(),
+            gangs: false,
         };
         Ok(self.users.capacity(request).await?.into_inner().pools)
     }

@@ -52,6 +52,7 @@ impl Submitter {
                     job: job.clone(),
                     idempotency_key: format!("proof-{}", job["metadata"]["name"]),
                     dry_run: DryRun::No,
+                    plan_token: String::new(),
                 };
                 let answer = self
                     .clock

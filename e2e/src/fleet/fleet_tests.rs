@@ -89,6 +89,7 @@ fn submission() -> Submission {
         job,
         idempotency_key: "job".to_owned(),
         dry_run: DryRun::No,
+        plan_token: String::new(),
     }
 }
 

@@ -62,6 +62,7 @@ pub(super) fn submission(job: &TraceJob, round: u64) -> Submission {
         job,
         idempotency_key: name,
         dry_run: DryRun::No,
+        plan_token: String::new(),
     }
 }
 

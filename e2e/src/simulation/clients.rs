@@ -197,6 +197,7 @@ fn submission(key: &str, job: &Value) -> Submission {
         job: job.clone(),
         idempotency_key: key.to_owned(),
         dry_run: DryRun::No,
+        plan_token: String::new(),
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Versioned<T> {
 pub(crate) type Table<T> = BTreeMap<String, Versioned<T>>;
 
 /// Everything that is declared.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     /// Workload classes.
     pub(crate) classes: Table<WorkloadClass>,

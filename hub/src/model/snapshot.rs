@@ -25,7 +25,7 @@ use meridian_policies::shapes;
 
 use super::choices::{Choices, cluster_facts, expected, missing};
 use super::fleet::ContactTerms;
-use super::{ClusterState, Job, Model, Trouble, Versioned};
+use super::{Catalog, ClusterState, Job, Model, Trouble, Versioned};
 use crate::placement::{PlacementRecord, StoredRow};
 use crate::progress::Tried;
 
@@ -92,7 +92,13 @@ impl Model {
     /// Everything a decision may look at, frozen.
     #[must_use]
     pub(crate) fn snapshot(&self, situation: Situation) -> Labelled {
-        let ordinals = self.ordinals();
+        self.snapshot_under(&self.catalog, situation)
+    }
+
+    /// The same, as if `catalog` had the tenants and quotas.
+    #[must_use]
+    pub(crate) fn snapshot_under(&self, catalog: &Catalog, situation: Situation) -> Labelled {
+        let ordinals = self.ordinals(catalog);
         let mut snapshot = Snapshot {
             revision: self.revision,
             now: situation.now,
@@ -103,7 +109,7 @@ impl Model {
             regions: ordinals.regions.keys().cloned().collect(),
             region_facts: self.catalog.region_facts(),
             classes: self.class_rows(),
-            tenants: self.tenant_rows(&ordinals, situation.now),
+            tenants: self.tenant_rows(catalog, &ordinals, situation.now),
             clusters: self.cluster_rows(&ordinals, situation),
             ..Snapshot::default()
         };
@@ -156,7 +162,7 @@ impl Model {
         job.metadata.creation_timestamp = Some(Time(situation.now));
         let job = Job::new(job, self.revision);
         let mut labelled = self.snapshot(situation);
-        let ordinals = self.ordinals();
+        let ordinals = self.ordinals(&self.catalog);
         let mut choices = Choices::new(std::mem::take(&mut labelled.snapshot.choices));
         for index in 0..job.gang_count() {
             let gang = GangId {
@@ -175,7 +181,7 @@ impl Model {
         Ok((labelled, HYPOTHETICAL))
     }
 
-    fn ordinals(&self) -> Ordinals {
+    fn ordinals(&self, catalog: &Catalog) -> Ordinals {
         let mut flavors: BTreeMap<String, FlavorIx> = BTreeMap::new();
         let of_pools = self
             .fleet
@@ -183,7 +189,7 @@ impl Model {
             .values()
             .flat_map(|cluster| cluster.pools.values());
         let of_rows = self.placements.values().map(|row| &row.record.flavor);
-        let quotas = self.catalog.quotas.values();
+        let quotas = catalog.quotas.values();
         let of_quotas = quotas.flat_map(|quota| &quota.value.spec.resources);
         for name in of_pools
             .map(|pool| &pool.flavor)
@@ -195,7 +201,7 @@ impl Model {
         Ordinals {
             flavors: number(flavors.keys(), FlavorIx),
             classes: number(self.catalog.classes.keys(), ClassIx),
-            tenants: number(self.catalog.tenants.keys(), TenantIx),
+            tenants: number(catalog.tenants.keys(), TenantIx),
             regions: number(self.catalog.regions.keys(), RegionIx),
             clusters: number(self.catalog.clusters.keys(), ClusterIx),
         }
@@ -226,8 +232,8 @@ impl Model {
         self.catalog.classes.iter().map(row).collect()
     }
 
-    fn tenant_rows(&self, ordinals: &Ordinals, now: UnixMillis) -> Vec<Tenant> {
-        let quotas = self.catalog.quotas.values().map(|quota| &quota.value.spec);
+    fn tenant_rows(&self, catalog: &Catalog, ordinals: &Ordinals, now: UnixMillis) -> Vec<Tenant> {
+        let quotas = catalog.quotas.values().map(|quota| &quota.value.spec);
         let quotas: BTreeMap<&str, &TenantQuotaSpec> =
             quotas.map(|spec| (spec.tenant.as_str(), spec)).collect();
         let row = |(name, tenant): (&String, &Versioned<_>)| {
@@ -253,7 +259,7 @@ impl Model {
                 lost: 0,
             }
         };
-        self.catalog.tenants.iter().map(row).collect()
+        catalog.tenants.iter().map(row).collect()
     }
 
     fn cluster_rows(&self, ordinals: &Ordinals, situation: Situation) -> Vec<Cluster> {

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use meridian_api::errors::{ApiError, ErrorCode};
-use meridian_api::units::MilliGpus;
+use meridian_api::units::{MilliGpus, Resources};
+use meridian_policies::fit::{HOST, largest_gang};
 use meridian_policies::lifecycle::State;
 use meridian_policies::model::{Contact, Shape};
 use meridian_policies::shapes;
@@ -16,6 +17,9 @@ use crate::placement::PlacementRecord;
 
 /// Most gangs of one cluster in one answer; at some 200 bytes each far below a message's limit.
 const MAX_GANGS: u32 = 5_000;
+
+/// GPUs of the pods that most gangs are made of.
+const USUAL_PODS: [u64; 4] = [1, 2, 4, 8];
 
 /// Gangs of one pool, by how far they are.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +74,11 @@ pub(super) fn capacity(
                 region: cluster.value.spec.region.clone(),
                 cluster: name.clone(),
                 pool: pool.clone(),
+                largest_gangs: if request.gangs {
+                    largest_gangs(known)
+                } else {
+                    Vec::new()
+                },
                 ..pool_capacity(state, known, counts.copied().unwrap_or_default(), situation)
             });
         }
@@ -103,6 +112,34 @@ fn pool_capacity(
         findings: pool.findings.clone(),
         ..v1::PoolCapacity::default()
     }
+}
+
+/// The largest gangs of pods of usual sizes, up to a whole host, in one host, one domain of each
+/// level, and the whole pool.
+fn largest_gangs(pool: &PoolState) -> Vec<v1::LargestGang> {
+    let host = pool.shapes.iter().map(|row| row.allocatable.gpus).max();
+    let host = host.unwrap_or_default();
+    let usual = USUAL_PODS.map(MilliGpus::cards).into_iter();
+    let mut sizes: Vec<MilliGpus> = usual.filter(|size| *size < host).collect();
+    sizes.extend(Some(host).filter(|host| *host > MilliGpus::ZERO));
+    let levels = pool.levels.iter().rev().map(String::as_str);
+    let levels: Vec<&str> = [HOST].into_iter().chain(levels).collect();
+    let mut gangs = Vec::new();
+    for gpus in sizes {
+        let per_pod = Resources {
+            gpus,
+            ..Resources::default()
+        };
+        let most = |level| largest_gang(&pool.levels, &pool.shapes, per_pod, level);
+        let within = levels.iter().map(|level| (*level, most(Some(*level))));
+        let all = within.chain([("pool", most(None))]);
+        gangs.extend(all.map(|(level, pods)| v1::LargestGang {
+            milli_gpus_per_pod: gpus.0,
+            within: level.to_owned(),
+            pods,
+        }));
+    }
+    gangs
 }
 
 fn contact(state: &ClusterState, situation: Situation) -> &'static str {

@@ -8,6 +8,7 @@ mod books;
 mod builders;
 mod checker;
 mod choosing;
+mod counterfactual;
 mod division;
 mod fitting;
 mod golden;

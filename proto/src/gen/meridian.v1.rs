@@ -1132,6 +1132,9 @@ pub struct SubmitRequest {
     pub dry_run: bool,
     #[prost(string, tag = "4")]
     pub traceparent: ::prost::alloc::string::String,
+    /// Of a plan of this job: refused when what the plan promised no longer holds.
+    #[prost(string, tag = "5")]
+    pub plan_token: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SubmitResponse {
@@ -1184,6 +1187,62 @@ pub struct PlanResponse {
     /// Revision of the snapshot it was decided on.
     #[prost(uint64, tag = "6")]
     pub revision: u64,
+    /// The smallest changes that would admit it, one by one.
+    #[prost(message, repeated, tag = "7")]
+    pub remedies: ::prost::alloc::vec::Vec<Remedy>,
+    /// When it may start; absent when that cannot be said.
+    #[prost(message, optional, tag = "8")]
+    pub start: ::core::option::Option<Start>,
+    /// For a submit that must not do worse than this.
+    #[prost(string, tag = "9")]
+    pub token: ::prost::alloc::string::String,
+    /// GPUs of its first gang: as placed, else as asked for at least.
+    #[prost(uint64, tag = "10")]
+    pub milli_gpus: u64,
+    /// Position among all waiting gangs, from 1; 0 = it does not wait.
+    #[prost(uint32, tag = "11")]
+    pub position: u32,
+    #[prost(uint32, tag = "12")]
+    pub waiting: u32,
+    /// What it costs at most, if it says how long it runs and the price book knows the flavor.
+    #[prost(message, optional, tag = "13")]
+    pub cost: ::core::option::Option<Cost>,
+}
+/// An amount of money in millionths, with its ISO 4217 code.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Cost {
+    #[prost(int64, tag = "1")]
+    pub micros: i64,
+    #[prost(string, tag = "2")]
+    pub currency: ::prost::alloc::string::String,
+}
+/// When a waiting gang may start. No promise.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Start {
+    #[prost(int64, tag = "1")]
+    pub earliest_ms: i64,
+    /// By then, if everything before it ends as it says; 0 = something does not say.
+    #[prost(int64, tag = "2")]
+    pub latest_ms: i64,
+}
+/// A change that would admit a waiting gang. It was tried: the next decision with it places the
+/// gang, or, when `starts_now` is false, an empty fleet would.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Remedy {
+    /// One word, of a closed list: Resume, FewerPods, WiderLevel, OtherFlavor, OtherRegion,
+    /// OtherCluster, RaiseQuota.
+    #[prost(string, tag = "1")]
+    pub change: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub starts_now: bool,
+    #[prost(string, tag = "4")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub pool: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "6")]
+    pub milli_gpus: u64,
 }
 /// One cause, with numbers. GPUs are in thousandths; 0 with `has_numbers` false = not counted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1231,6 +1290,12 @@ pub struct WhyResponse {
     /// Milliseconds since they were decided.
     #[prost(uint64, tag = "7")]
     pub age_ms: u64,
+    /// The smallest changes that would admit it, one by one.
+    #[prost(message, repeated, tag = "8")]
+    pub remedies: ::prost::alloc::vec::Vec<Remedy>,
+    /// When it may start; absent when that cannot be said.
+    #[prost(message, optional, tag = "9")]
+    pub start: ::core::option::Option<Start>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GangPlacement {
@@ -1304,18 +1369,23 @@ pub struct QueueEntry {
     pub blocker: ::core::option::Option<Reason>,
     #[prost(int64, tag = "9")]
     pub submitted_ms: i64,
+    #[prost(message, optional, tag = "10")]
+    pub start: ::core::option::Option<Start>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CapacityRequest {
     #[prost(string, tag = "1")]
     pub flavor: ::prost::alloc::string::String,
+    /// Also the largest gangs that could start.
+    #[prost(bool, tag = "2")]
+    pub gangs: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CapacityResponse {
     #[prost(message, repeated, tag = "1")]
     pub pools: ::prost::alloc::vec::Vec<PoolCapacity>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PoolCapacity {
     #[prost(string, tag = "1")]
     pub flavor: ::prost::alloc::string::String,
@@ -1354,6 +1424,115 @@ pub struct PoolCapacity {
     /// What a person should know of its nodes.
     #[prost(string, repeated, tag = "16")]
     pub findings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The largest gangs that could start there, by size of pod.
+    #[prost(message, repeated, tag = "17")]
+    pub largest_gangs: ::prost::alloc::vec::Vec<LargestGang>,
+}
+/// Pods of one size that fit at once within one domain.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LargestGang {
+    #[prost(uint64, tag = "1")]
+    pub milli_gpus_per_pod: u64,
+    /// `host`, a level of the pool, or `pool` for all of it.
+    #[prost(string, tag = "2")]
+    pub within: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pods: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TenantsRequest {
+    /// Only this tenant and those below it; empty = all.
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TenantsResponse {
+    /// Each after the one above it.
+    #[prost(message, repeated, tag = "1")]
+    pub tenants: ::prost::alloc::vec::Vec<TenantNode>,
+}
+/// One tenant, with everything below it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TenantNode {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub parent: ::prost::alloc::string::String,
+    /// Steps from the root, which has 0.
+    #[prost(uint32, tag = "3")]
+    pub depth: u32,
+    #[prost(message, repeated, tag = "4")]
+    pub rows: ::prost::alloc::vec::Vec<TenantUse>,
+    /// Dominant share of the fleet by worth, over weight, in thousandths: the lowest goes first.
+    #[prost(uint64, tag = "5")]
+    pub share_thousandths: u64,
+    #[prost(uint32, tag = "6")]
+    pub weight: u32,
+    #[prost(uint32, tag = "7")]
+    pub running_jobs: u32,
+    #[prost(uint32, tag = "8")]
+    pub waiting_gangs: u32,
+}
+/// GPUs that one quota counts, in thousandths.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TenantUse {
+    /// Empty = all flavors together.
+    #[prost(string, tag = "1")]
+    pub flavor: ::prost::alloc::string::String,
+    /// Empty = all regions together.
+    #[prost(string, tag = "2")]
+    pub region: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub nominal: u64,
+    #[prost(bool, tag = "4")]
+    pub has_limit: bool,
+    #[prost(uint64, tag = "5")]
+    pub limit: u64,
+    #[prost(uint64, tag = "6")]
+    pub used: u64,
+    #[prost(uint64, tag = "7")]
+    pub borrowed: u64,
+    #[prost(uint64, tag = "8")]
+    pub lent: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FitQuotaRequest {
+    /// Tenant and TenantQuota documents as a JSON array, as they would be applied.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub documents: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FitQuotaResponse {
+    /// Why the tree as a whole would be refused; empty when it would be let in.
+    #[prost(message, repeated, tag = "1")]
+    pub causes: ::prost::alloc::vec::Vec<FieldCause>,
+    /// Running work whose quota would be another.
+    #[prost(message, repeated, tag = "2")]
+    pub shifts: ::prost::alloc::vec::Vec<TenantShift>,
+    /// Waiting gangs that would start, and that could never start any more.
+    #[prost(string, repeated, tag = "3")]
+    pub would_start: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "4")]
+    pub would_never_start: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "5")]
+    pub revision: u64,
+}
+/// GPUs that a tenant's own running work holds, before and after, in thousandths.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TenantShift {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub own_before: u64,
+    #[prost(uint64, tag = "3")]
+    pub own_after: u64,
+    #[prost(uint64, tag = "4")]
+    pub borrowed_before: u64,
+    #[prost(uint64, tag = "5")]
+    pub borrowed_after: u64,
+    /// Of the borrowed, what nobody lends: it stays, and is the first to go.
+    #[prost(uint64, tag = "6")]
+    pub over_after: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ClusterRequest {
@@ -1718,6 +1897,56 @@ pub mod federation_service_client {
                 .insert(GrpcMethod::new("meridian.v1.FederationService", "Capacity"));
             self.inner.unary(req, path, codec).await
         }
+        /// The tenant tree: what each has, uses, borrows and lends.
+        pub async fn tenants(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TenantsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TenantsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/meridian.v1.FederationService/Tenants",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("meridian.v1.FederationService", "Tenants"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What a change of tenants and quotas would do. Changes nothing.
+        pub async fn fit_quota(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FitQuotaRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FitQuotaResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/meridian.v1.FederationService/FitQuota",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("meridian.v1.FederationService", "FitQuota"));
+            self.inner.unary(req, path, codec).await
+        }
         /// One cluster: how it is heard, its pools, and what stands there.
         pub async fn cluster(
             &mut self,
@@ -1834,6 +2063,19 @@ pub mod federation_service_server {
             request: tonic::Request<super::CapacityRequest>,
         ) -> std::result::Result<
             tonic::Response<super::CapacityResponse>,
+            tonic::Status,
+        >;
+        /// The tenant tree: what each has, uses, borrows and lends.
+        async fn tenants(
+            &self,
+            request: tonic::Request<super::TenantsRequest>,
+        ) -> std::result::Result<tonic::Response<super::TenantsResponse>, tonic::Status>;
+        /// What a change of tenants and quotas would do. Changes nothing.
+        async fn fit_quota(
+            &self,
+            request: tonic::Request<super::FitQuotaRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FitQuotaResponse>,
             tonic::Status,
         >;
         /// One cluster: how it is heard, its pools, and what stands there.
@@ -2231,6 +2473,96 @@ pub mod federation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CapacitySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/meridian.v1.FederationService/Tenants" => {
+                    #[allow(non_camel_case_types)]
+                    struct TenantsSvc<T: FederationService>(pub Arc<T>);
+                    impl<
+                        T: FederationService,
+                    > tonic::server::UnaryService<super::TenantsRequest>
+                    for TenantsSvc<T> {
+                        type Response = super::TenantsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TenantsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as FederationService>::tenants(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TenantsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/meridian.v1.FederationService/FitQuota" => {
+                    #[allow(non_camel_case_types)]
+                    struct FitQuotaSvc<T: FederationService>(pub Arc<T>);
+                    impl<
+                        T: FederationService,
+                    > tonic::server::UnaryService<super::FitQuotaRequest>
+                    for FitQuotaSvc<T> {
+                        type Response = super::FitQuotaResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FitQuotaRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as FederationService>::fit_quota(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FitQuotaSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

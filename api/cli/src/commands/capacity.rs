@@ -11,7 +11,7 @@ use crate::render;
 
 pub(crate) async fn run(context: &mut Context, args: CapacityArgs) -> Result<Exit, Failure> {
     let flavor = args.flavor.as_deref().unwrap_or_default();
-    let capacity = context.client.capacity(flavor).await?;
+    let capacity = context.client.capacity(flavor, args.gangs).await?;
     let format = args.output.output;
     if let Some(printed) = context.print_value(format, &render::capacity::value(&capacity)) {
         printed?;
@@ -21,7 +21,11 @@ pub(crate) async fn run(context: &mut Context, args: CapacityArgs) -> Result<Exi
         note("no pools: no agent has reported any GPUs");
         return Ok(Exit::Done);
     }
-    let grid = render::capacity::grid(&capacity, format == Format::Wide);
+    let grid = if args.gangs {
+        render::capacity::gangs(&capacity)
+    } else {
+        render::capacity::grid(&capacity, format == Format::Wide)
+    };
     context.out.text(&grid.to_text(args.output.headers()))?;
     if let Some(footer) = render::capacity::footer(&capacity) {
         note(&footer);

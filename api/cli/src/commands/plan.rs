@@ -33,7 +33,12 @@ pub(crate) async fn run(context: &mut Context, args: PlanArgs) -> Result<Exit, F
                         if at > 0 {
                             context.out.line("")?;
                         }
-                        let text = render::why::plan(&label, &plan, args.output.headers());
+                        let text = render::why::plan(
+                            &label,
+                            &plan,
+                            context.clock.wall(),
+                            args.output.headers(),
+                        );
                         context.out.text(&text)?;
                     }
                     Format::Json | Format::Yaml | Format::Name => {

@@ -27,7 +27,11 @@ pub(crate) async fn run(context: &mut Context, args: QueueArgs) -> Result<Exit, 
         return Ok(Exit::Done);
     }
     if !queue.entries.is_empty() {
-        let grid = render::queue::grid(&queue, context.clock.wall(), format == Format::Wide);
+        let shown = render::queue::Shown {
+            wide: format == Format::Wide,
+            eta: args.eta,
+        };
+        let grid = render::queue::grid(&queue, context.clock.wall(), shown);
         context.out.text(&grid.to_text(args.output.headers()))?;
     }
     note(&render::queue::footer(&queue));

@@ -24,6 +24,13 @@ pub(crate) async fn run(context: &mut Context, args: SubmitArgs) -> Result<Exit,
     let wanted = documents::load(&args.files)?;
     documents::only_jobs(&wanted)?;
     let jobs = jobs(context, &wanted, args.count)?;
+    if args.plan_token.is_some() && jobs.len() > 1 {
+        let message = format!("--plan-token is of one job, and there are {}", jobs.len());
+        return Err(Failure::usage(
+            message,
+            "submit each with the token of its own plan",
+        ));
+    }
     if args.dry_run == Dry::Client {
         wanted.iter().try_for_each(check_here)?;
         for job in &jobs {
@@ -108,12 +115,14 @@ async fn send(
 ) -> Result<Vec<Waited>, Failure> {
     let names: Vec<String> = jobs.iter().map(|job| name_of(job).to_owned()).collect();
     let (total, dry_run, nonce) = (jobs.len(), args.dry_run.on_the_hub(), nonce.to_owned());
+    let token = args.plan_token.clone().unwrap_or_default();
     let submissions = jobs.into_iter().enumerate().map(move |(index, job)| {
         let idempotency_key = key(&job, index, &nonce);
         Submission {
             job,
             idempotency_key,
             dry_run,
+            plan_token: token.clone(),
         }
     });
     let stream = futures::stream::iter(submissions);

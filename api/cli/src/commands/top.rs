@@ -52,7 +52,7 @@ async fn ask(context: &Context) -> Result<Fleet, Failure> {
         ..ListOptions::default()
     };
     let tenants = Resource::of::<TenantSpec>();
-    let capacity = context.client.capacity("").await?;
+    let capacity = context.client.capacity("", false).await?;
     let tenants = context.client.list(&tenants, None, &options).await?;
     Ok(Fleet {
         pools: capacity.pools,

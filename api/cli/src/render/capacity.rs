@@ -4,7 +4,7 @@
 
 use meridian_api::meta::API_VERSION;
 use meridian_api::units::Millis;
-use meridian_client::v1::{CapacityResponse, PoolCapacity};
+use meridian_client::v1::{CapacityResponse, LargestGang, PoolCapacity};
 use serde_json::{Value, json};
 
 use crate::output::Grid;
@@ -52,6 +52,34 @@ pub(crate) fn grid(capacity: &CapacityResponse, wide: bool) -> Grid {
     grid
 }
 
+/// The largest gangs that could start, one row per pool and size of pod.
+pub(crate) fn gangs(capacity: &CapacityResponse) -> Grid {
+    let titles = ["FLAVOR", "CLUSTER", "POOL", "POD-GPUS", "LARGEST-GANGS"];
+    let mut grid = Grid::new(&titles);
+    for pool in &capacity.pools {
+        let mark = if is_stale(pool) { "~" } else { "" };
+        let mut sizes: Vec<u64> = pool
+            .largest_gangs
+            .iter()
+            .map(|gang| gang.milli_gpus_per_pod)
+            .collect();
+        sizes.dedup();
+        for size in sizes {
+            let of_size = pool.largest_gangs.iter();
+            let of_size = of_size.filter(|gang| gang.milli_gpus_per_pod == size);
+            let pods = of_size.map(|gang| format!("{} {mark}{}", gang.within, gang.pods));
+            grid.row(vec![
+                text::or_dash(&pool.flavor),
+                text::or_dash(&pool.cluster),
+                text::or_dash(&pool.pool),
+                text::gpus(size),
+                pods.collect::<Vec<_>>().join(", "),
+            ]);
+        }
+    }
+    grid
+}
+
 fn is_stale(pool: &PoolCapacity) -> bool {
     Millis(pool.age_ms) > text::STALE
 }
@@ -73,8 +101,16 @@ pub(crate) fn footer(capacity: &CapacityResponse) -> Option<String> {
 
 /// The pools for a program.
 pub(crate) fn value(capacity: &CapacityResponse) -> Value {
+    let gang = |gang: &LargestGang| {
+        json!({
+            "gpusPerPod": gpus_value(gang.milli_gpus_per_pod),
+            "within": gang.within,
+            "pods": gang.pods,
+        })
+    };
     let pool = |pool: &PoolCapacity| {
         json!({
+            "largestGangs": pool.largest_gangs.iter().map(gang).collect::<Vec<_>>(),
             "flavor": pool.flavor,
             "region": pool.region,
             "cluster": pool.cluster,
@@ -133,6 +169,30 @@ mod tests {
         let wide = grid(&capacity(), true);
         assert_eq!(wide.titles[8..], ["BIG-HOST", "CONTACT", "SEEN"]);
         assert_eq!(wide.rows[1][8..], ["~8", "Unreachable", "95s"]);
+    }
+
+    #[test]
+    fn the_largest_gangs_are_one_row_per_size_of_pod() {
+        let gang = |gpus: u64, within: &str, pods| LargestGang {
+            milli_gpus_per_pod: gpus * 1000,
+            within: within.into(),
+            pods,
+        };
+        let mut capacity = capacity();
+        capacity.pools[0].largest_gangs = vec![
+            gang(1, "host", 8),
+            gang(1, "pool", 34),
+            gang(8, "host", 1),
+            gang(8, "pool", 3),
+        ];
+        capacity.pools[1].largest_gangs = vec![gang(8, "pool", 0)];
+        insta::assert_snapshot!(gangs(&capacity).to_text(Headers::Shown), @r#"
+        FLAVOR      CLUSTER   POOL    POD-GPUS   LARGEST-GANGS
+        h100-80gb   euw-a     train   1          host 8, pool 34
+        h100-80gb   euw-a     train   8          host 1, pool 3
+        h100-80gb   euw-b     train   8          pool ~0
+        "#);
+        assert_eq!(value(&capacity)["pools"][0]["largestGangs"][1]["pods"], 34);
     }
 
     #[test]

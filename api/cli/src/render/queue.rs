@@ -7,19 +7,31 @@ use std::fmt::Write as _;
 
 use meridian_api::meta::API_VERSION;
 use meridian_api::units::{Millis, UnixMillis};
-use meridian_client::v1::{QueueEntry, QueueResponse};
+use meridian_client::v1::{QueueEntry, QueueResponse, Start};
 use serde_json::{Value, json};
 
 use crate::output::Grid;
-use crate::render::why::{gpus_value, instant_value, reason_value};
+use crate::render::why::{gpus_value, instant_value, reason_value, start_value};
 use crate::text;
 
+/// What is shown of each entry beyond the usual.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shown {
+    /// Where it is blocked, and how.
+    pub(crate) wide: bool,
+    /// When it may start.
+    pub(crate) eta: bool,
+}
+
 /// Rows of the queue.
-pub(crate) fn grid(queue: &QueueResponse, now: UnixMillis, wide: bool) -> Grid {
+pub(crate) fn grid(queue: &QueueResponse, now: UnixMillis, shown: Shown) -> Grid {
     let mut titles = vec![
         "POS", "NAME", "TENANT", "CLASS", "GPUS", "NEED", "FREE", "BLOCKER",
     ];
-    if wide {
+    if shown.eta {
+        titles.extend(["ETA", "LATEST"]);
+    }
+    if shown.wide {
         titles.extend(["CLUSTER", "FLAVOR", "DETAIL"]);
     }
     titles.push("AGE");
@@ -36,7 +48,10 @@ pub(crate) fn grid(queue: &QueueResponse, now: UnixMillis, wide: bool) -> Grid {
             text::counted(blocker.has_numbers, blocker.free),
             text::or_dash(&blocker.code),
         ];
-        if wide {
+        if shown.eta {
+            row.extend(eta(entry.start.as_ref(), now));
+        }
+        if shown.wide {
             row.extend(
                 [&blocker.cluster, &blocker.flavor, &blocker.message].map(|t| text::or_dash(t)),
             );
@@ -45,6 +60,18 @@ pub(crate) fn grid(queue: &QueueResponse, now: UnixMillis, wide: bool) -> Grid {
         grid.row(row);
     }
     grid
+}
+
+/// How long until it may start, and until it has if all goes as said; `?` when that is not known.
+fn eta(start: Option<&Start>, now: UnixMillis) -> [String; 2] {
+    let until = |millis: i64| match millis {
+        0 => "?".to_owned(),
+        millis => text::span(UnixMillis(millis).since(now)),
+    };
+    match start {
+        None => ["-", "-"].map(str::to_owned),
+        Some(start) => [until(start.earliest_ms), until(start.latest_ms)],
+    }
 }
 
 /// `nlp/llm`, and the number of the gang when it is not the job's first.
@@ -99,6 +126,7 @@ pub(crate) fn value(queue: &QueueResponse) -> Value {
             "gpus": gpus_value(entry.milli_gpus),
             "blocker": entry.blocker.as_ref().map(reason_value),
             "submitted": instant_value(entry.submitted_ms),
+            "estimatedStart": start_value(entry.start.as_ref()),
         })
     };
     json!({
@@ -128,6 +156,7 @@ mod tests {
             milli_gpus,
             blocker,
             submitted_ms: 1_000,
+            start: None,
         };
         let short = Reason {
             code: "WaitingForCapacity".into(),
@@ -154,17 +183,45 @@ mod tests {
         }
     }
 
+    const WIDE: Shown = Shown {
+        wide: true,
+        eta: false,
+    };
+
+    #[test]
+    fn starts_are_shown_when_asked_for() {
+        let now = UnixMillis(301_000);
+        let mut queue = queue();
+        let start = |earliest_ms, latest_ms| {
+            Some(Start {
+                earliest_ms,
+                latest_ms,
+            })
+        };
+        queue.entries[0].start = start(301_000 + 600_000, 301_000 + 4_200_000);
+        queue.entries[1].start = start(301_000 + 45_000, 0);
+        let shown = Shown {
+            wide: false,
+            eta: true,
+        };
+        let grid = grid(&queue, now, shown);
+        assert_eq!(grid.titles[8..], ["ETA", "LATEST", "AGE"]);
+        let eta: Vec<&[String]> = grid.rows.iter().map(|row| &row[8..10]).collect();
+        assert_eq!(eta, [["10m", "70m"], ["45s", "?"], ["-", "-"]]);
+        assert!(value(&queue)["entries"][1]["estimatedStart"]["latest"].is_null());
+    }
+
     #[test]
     fn the_queue_narrow_and_wide() {
         let now = UnixMillis(301_000);
-        let narrow = grid(&queue(), now, false);
+        let narrow = grid(&queue(), now, Shown::default());
         insta::assert_snapshot!(narrow.to_text(Headers::Shown), @r#"
         POS   NAME          TENANT   CLASS         GPUS   NEED   FREE   BLOCKER                AGE
         1     nlp/llm       nlp      batch-short   256    256    34     WaitingForCapacity     5m
         2     cv/sweep[3]   cv       batch-short   0.5    -      -      BehindHigherPriority   5m
         3     nlp/new       nlp      batch-short   8      -      -      -                      5m
         "#);
-        let wide = grid(&queue(), now, true);
+        let wide = grid(&queue(), now, WIDE);
         assert_eq!(wide.titles[8..], ["CLUSTER", "FLAVOR", "DETAIL", "AGE"]);
         assert_eq!(
             wide.rows[0][8..],

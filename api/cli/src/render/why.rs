@@ -5,9 +5,11 @@
 use std::fmt::Write as _;
 
 use meridian_api::meta::API_VERSION;
-use meridian_api::quantity::Time;
-use meridian_api::units::{Millis, UnixMillis};
-use meridian_client::v1::{GangPlacement, PlanResponse, Reason, Verdict, WhyResponse};
+use meridian_api::quantity::{Money, Time};
+use meridian_api::units::{MicroMoney, Millis, UnixMillis};
+use meridian_client::v1::{
+    Cost, GangPlacement, PlanResponse, Reason, Remedy, Start, Verdict, WhyResponse,
+};
 use serde_json::{Value, json};
 
 use crate::output::{Grid, Headers};
@@ -24,6 +26,8 @@ pub(crate) fn why(label: &str, why: &WhyResponse, now: UnixMillis, headers: Head
         page.push('\n');
         push_lines(&mut page, &reasons(&why.reasons).to_text(headers));
     }
+    push_start(&mut page, why.start.as_ref(), now);
+    push_remedies(&mut page, &why.remedies, headers);
     if !why.placements.is_empty() {
         page.push('\n');
         push_lines(
@@ -41,6 +45,40 @@ pub(crate) fn why(label: &str, why: &WhyResponse, now: UnixMillis, headers: Head
 fn push_lines(page: &mut String, text: &str) {
     page.push_str(text);
     page.push('\n');
+}
+
+/// When it may start, in words.
+fn push_start(page: &mut String, start: Option<&Start>, now: UnixMillis) {
+    let Some(start) = start else { return };
+    let until = |millis: i64| text::span(UnixMillis(millis).since(now));
+    let earliest = until(start.earliest_ms);
+    let _ = match start.latest_ms {
+        0 => writeln!(
+            page,
+            "\nmay start in {earliest}, or later: not all before it say how long they run"
+        ),
+        latest => writeln!(
+            page,
+            "\nmay start in {earliest} at the earliest, in {} if all before it end as they say",
+            until(latest)
+        ),
+    };
+}
+
+fn push_remedies(page: &mut String, remedies: &[Remedy], headers: Headers) {
+    if remedies.is_empty() {
+        return;
+    }
+    let mut grid = Grid::new(&["WOULD-HELP", "GPUS", "DETAIL"]);
+    for remedy in remedies {
+        grid.row(vec![
+            remedy.change.clone(),
+            text::gpus(remedy.milli_gpus),
+            remedy.message.clone(),
+        ]);
+    }
+    page.push('\n');
+    push_lines(page, &grid.to_text(headers));
 }
 
 fn reasons(reasons: &[Reason]) -> Grid {
@@ -89,6 +127,8 @@ pub(crate) fn value(namespace: &str, name: &str, why: &WhyResponse) -> Value {
         "position": (why.position > 0).then_some(why.position),
         "waiting": why.waiting,
         "reasons": why.reasons.iter().map(reason_value).collect::<Vec<_>>(),
+        "estimatedStart": start_value(why.start.as_ref()),
+        "remedies": why.remedies.iter().map(remedy_value).collect::<Vec<_>>(),
         "placements": why.placements.iter().map(placement_value).collect::<Vec<_>>(),
         "revision": why.revision,
         "ageMilliseconds": why.age_ms,
@@ -113,6 +153,27 @@ pub(crate) fn reason_value(reason: &Reason) -> Value {
         }
     }
     value
+}
+
+/// An estimate as documents write it; null when there is none.
+pub(crate) fn start_value(start: Option<&Start>) -> Value {
+    start.map_or(Value::Null, |start| {
+        json!({
+            "earliest": instant_value(start.earliest_ms),
+            "latest": instant_value(start.latest_ms),
+        })
+    })
+}
+
+fn remedy_value(remedy: &Remedy) -> Value {
+    json!({
+        "change": remedy.change,
+        "message": remedy.message,
+        "startsNow": remedy.starts_now,
+        "cluster": remedy.cluster,
+        "pool": remedy.pool,
+        "gpus": gpus_value(remedy.milli_gpus),
+    })
 }
 
 /// GPUs as documents write them: a number when whole, else a text.
@@ -143,7 +204,7 @@ pub(crate) fn instant_value(millis: i64) -> Value {
 }
 
 /// `plan` for a person.
-pub(crate) fn plan(label: &str, plan: &PlanResponse, headers: Headers) -> String {
+pub(crate) fn plan(label: &str, plan: &PlanResponse, now: UnixMillis, headers: Headers) -> String {
     let mut page = format!("job {label}: ");
     match plan.verdict() {
         Verdict::StartsNow => {
@@ -156,10 +217,25 @@ pub(crate) fn plan(label: &str, plan: &PlanResponse, headers: Headers) -> String
         Verdict::Never => page.push_str("can never be placed"),
         Verdict::Unspecified => page.push_str("no verdict"),
     }
+    if plan.position > 0 {
+        let _ = write!(page, ", {} of {} in the queue", plan.position, plan.waiting);
+    }
+    if let Some(cost) = &plan.cost {
+        let _ = write!(page, ", costs at most {}", money(cost));
+    }
     page.push('\n');
     if !plan.reasons.is_empty() {
         page.push('\n');
         push_lines(&mut page, &reasons(&plan.reasons).to_text(headers));
+    }
+    push_start(&mut page, plan.start.as_ref(), now);
+    push_remedies(&mut page, &plan.remedies, headers);
+    if !plan.token.is_empty() {
+        let _ = write!(
+            page,
+            "\nhold it to this: submit --plan-token {}\n",
+            plan.token
+        );
     }
     let _ = write!(
         page,
@@ -167,6 +243,11 @@ pub(crate) fn plan(label: &str, plan: &PlanResponse, headers: Headers) -> String
         plan.revision
     );
     page
+}
+
+/// `12.50 EUR`.
+fn money(cost: &Cost) -> String {
+    format!("{} {}", Money(MicroMoney(cost.micros)), cost.currency)
 }
 
 /// `plan` for a program.
@@ -186,6 +267,15 @@ pub(crate) fn plan_value(namespace: &str, name: &str, plan: &PlanResponse) -> Va
         "cluster": plan.cluster,
         "pool": plan.pool,
         "reasons": plan.reasons.iter().map(reason_value).collect::<Vec<_>>(),
+        "gpus": gpus_value(plan.milli_gpus),
+        "position": (plan.position > 0).then_some(plan.position),
+        "waiting": plan.waiting,
+        "estimatedStart": start_value(plan.start.as_ref()),
+        "remedies": plan.remedies.iter().map(remedy_value).collect::<Vec<_>>(),
+        "cost": plan.cost.as_ref().map(|cost| {
+            json!({"amount": Money(MicroMoney(cost.micros)), "currency": cost.currency})
+        }),
+        "token": (!plan.token.is_empty()).then_some(&plan.token),
         "warnings": plan.warnings,
         "revision": plan.revision,
     })
@@ -232,6 +322,28 @@ mod tests {
             placements: Vec::new(),
             revision: 812,
             age_ms: 2_300,
+            remedies: vec![
+                remedy(
+                    "FewerPods",
+                    true,
+                    "run with 24 pods of worker instead of 32: starts now",
+                ),
+                remedy("OtherFlavor", true, "accept flavor a100-80gb: starts now"),
+            ],
+            start: Some(Start {
+                earliest_ms: 600_000,
+                latest_ms: 4_200_000,
+            }),
+        }
+    }
+
+    fn remedy(change: &str, starts_now: bool, message: &str) -> Remedy {
+        Remedy {
+            change: change.into(),
+            message: message.into(),
+            starts_now,
+            milli_gpus: 192_000,
+            ..Remedy::default()
         }
     }
 
@@ -261,6 +373,12 @@ mod tests {
         ExceedsQuota      -         -           256    512    600     tenant nlp
         ClusterCordoned   eun-b     h100-80gb   -      -      -       closed by a person
         Fragmented        euw-a     h100-80gb   256    300    504     8 GPUs a host
+
+        may start in 10m at the earliest, in 70m if all before it end as they say
+
+        WOULD-HELP    GPUS   DETAIL
+        FewerPods     192    run with 24 pods of worker instead of 32: starts now
+        OtherFlavor   192    accept flavor a100-80gb: starts now
 
         decided 2s ago, at revision 812
         "#);
@@ -294,16 +412,29 @@ mod tests {
         let will_queue = PlanResponse {
             verdict: Verdict::WillQueue.into(),
             reasons: waiting().reasons,
+            remedies: waiting().remedies,
+            start: waiting().start,
+            position: 3,
+            waiting: 18,
+            token: "p1.abc.queue.4200000.-".into(),
             revision: 7,
             ..PlanResponse::default()
         };
-        insta::assert_snapshot!(plan("nlp/x", &will_queue, Headers::Shown), @r#"
-        job nlp/x: will queue
+        insta::assert_snapshot!(plan("nlp/x", &will_queue, UnixMillis(0), Headers::Shown), @r#"
+        job nlp/x: will queue, 3 of 18 in the queue
 
         REASON            CLUSTER   FLAVOR      NEED   FREE   LIMIT   DETAIL
         ExceedsQuota      -         -           256    512    600     tenant nlp
         ClusterCordoned   eun-b     h100-80gb   -      -      -       closed by a person
         Fragmented        euw-a     h100-80gb   256    300    504     8 GPUs a host
+
+        may start in 10m at the earliest, in 70m if all before it end as they say
+
+        WOULD-HELP    GPUS   DETAIL
+        FewerPods     192    run with 24 pods of worker instead of 32: starts now
+        OtherFlavor   192    accept flavor a100-80gb: starts now
+
+        hold it to this: submit --plan-token p1.abc.queue.4200000.-
 
         decided at revision 7; nothing was stored
         "#);
@@ -311,12 +442,18 @@ mod tests {
             verdict: Verdict::StartsNow.into(),
             cluster: "euw-a".into(),
             pool: "train".into(),
+            cost: Some(Cost {
+                micros: 12_500_000,
+                currency: "EUR".into(),
+            }),
             revision: 7,
             ..PlanResponse::default()
         };
-        let text = plan("nlp/x", &starts, Headers::Shown);
+        let text = plan("nlp/x", &starts, UnixMillis(0), Headers::Shown);
         assert!(
-            text.starts_with("job nlp/x: starts now on euw-a, pool train\n"),
+            text.starts_with(
+                "job nlp/x: starts now on euw-a, pool train, costs at most 12.50 EUR\n"
+            ),
             "{text}"
         );
         assert_eq!(plan_value("nlp", "x", &will_queue)["verdict"], "WillQueue");

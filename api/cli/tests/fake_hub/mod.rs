@@ -318,7 +318,13 @@ impl FederationService for Service {
             let mut stored = locked(&self.0);
             let replayed = stored.keys.contains(&key);
             stored.keys.push(key);
-            let result = if name == "denied" {
+            let result = if request.plan_token == "broken" {
+                Answer::Refused(v1::ErrorDetail {
+                    code: "E3003".into(),
+                    message: "the fleet has moved since the plan".into(),
+                    ..v1::ErrorDetail::default()
+                })
+            } else if name == "denied" {
                 Answer::Refused(denied(&name))
             } else {
                 Answer::Accepted(v1::SubmitResponse {
@@ -383,6 +389,49 @@ impl FederationService for Service {
             position: 1,
             waiting: 2,
             ..v1::WhyResponse::default()
+        }))
+    }
+
+    async fn tenants(
+        &self,
+        request: Request<v1::TenantsRequest>,
+    ) -> Result<tonic::Response<v1::TenantsResponse>, Status> {
+        let asked = request.into_inner().tenant;
+        let node = |name: &str, depth| v1::TenantNode {
+            name: name.into(),
+            depth,
+            rows: vec![v1::TenantUse {
+                nominal: 64_000,
+                used: 8_000,
+                ..v1::TenantUse::default()
+            }],
+            ..v1::TenantNode::default()
+        };
+        let all = [node("research", 0), node("nlp", 1)].into_iter();
+        let wanted = all.filter(|node| asked.is_empty() || node.name == asked);
+        Ok(tonic::Response::new(v1::TenantsResponse {
+            tenants: wanted.collect(),
+        }))
+    }
+
+    /// Refuses a tree with a quota named `contradictory`.
+    async fn fit_quota(
+        &self,
+        request: Request<v1::FitQuotaRequest>,
+    ) -> Result<tonic::Response<v1::FitQuotaResponse>, Status> {
+        let documents: Vec<Value> = serde_json::from_slice(&request.into_inner().documents)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let wrong = documents
+            .iter()
+            .filter(|document| document["metadata"]["name"] == "contradictory");
+        let causes = wrong.map(|_| v1::FieldCause {
+            field: "tenantquotas/contradictory spec.resources[0].nominal".into(),
+            message: "is above what its parent has".into(),
+            ..v1::FieldCause::default()
+        });
+        Ok(tonic::Response::new(v1::FitQuotaResponse {
+            causes: causes.collect(),
+            ..v1::FitQuotaResponse::default()
         }))
     }
 

@@ -28,7 +28,7 @@ pub(super) async fn list(context: &mut Context, args: ClusterListArgs) -> Result
         note("no clusters; add one with `meridian cluster add`");
         return Ok(Exit::Done);
     }
-    let capacity = context.client.capacity("").await?;
+    let capacity = context.client.capacity("", false).await?;
     let now = context.clock.wall();
     let wide = format == Format::Wide;
     let grid = render::cluster::grid(&listing.items, &capacity, now, wide);

@@ -1,0 +1,111 @@
+//! Changes that a person could make, and the snapshot in which one had been made.
+//!
+//! Owns what each change means to a decision. Never judges whether it helps.
+
+use meridian_api::units::MilliGpus;
+
+use super::raises::{self, Raise};
+use crate::model::{
+    Accepted, ClusterIx, FlavorIx, RegionIx, RoleShape, Snapshot, Waiting, WaitingIx,
+};
+
+/// Speed of a flavor that the job has said nothing of: that of the reference, in thousandths.
+const UNKNOWN_SPEED: u32 = 1000;
+
+/// One change to a job, or to what limits it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Let the job go on.
+    Resume,
+    /// Run with so many pods of a role at least.
+    Fewer {
+        /// Role, by position in the gang.
+        role: u32,
+        /// Pods.
+        pods: u32,
+    },
+    /// Keep a role within one domain of this level; `None` = anywhere in a pool.
+    Level {
+        /// Role, by position in the gang.
+        role: u32,
+        /// The level.
+        level: Option<String>,
+    },
+    /// Accept this flavor, too.
+    Flavor(FlavorIx),
+    /// Allow this region, too.
+    Region(RegionIx),
+    /// Allow this cluster, too.
+    Cluster(ClusterIx),
+    /// Raise what tenants may hold or run.
+    Raise(Vec<Raise>),
+}
+
+/// Makes the change to every waiting gang of the job of `ix`, or to its tenants.
+pub fn apply(snapshot: &mut Snapshot, ix: WaitingIx, change: &Change) {
+    if let Change::Raise(list) = change {
+        for raise in list {
+            raises::apply(&mut snapshot.tenants, raise);
+        }
+        return;
+    }
+    let Some(job) = snapshot.waiting.get(ix.index()).map(|gang| gang.gang.job) else {
+        return;
+    };
+    let own = snapshot
+        .waiting
+        .iter_mut()
+        .filter(|gang| gang.gang.job == job);
+    let mut saved = MilliGpus::ZERO;
+    for gang in own {
+        let before = gang.shape.gpus(&gang.shape.most());
+        change_gang(gang, change);
+        let after = gang.shape.gpus(&gang.shape.most());
+        saved = saved.saturating_add(before.saturating_sub(after));
+    }
+    let own = snapshot
+        .waiting
+        .iter_mut()
+        .filter(|gang| gang.gang.job == job);
+    for gang in own {
+        gang.job_gpus = gang.job_gpus.saturating_sub(saved);
+    }
+}
+
+fn change_gang(gang: &mut Waiting, change: &Change) {
+    match change {
+        Change::Resume => gang.suspended = false,
+        Change::Fewer { role, pods } => {
+            if let Some(role) = gang.shape.roles.get_mut(*role as usize) {
+                let rigid = role.min == role.max;
+                role.min = *pods;
+                if rigid {
+                    role.max = *pods;
+                }
+            }
+        }
+        Change::Level { role, level } => {
+            if let Some(role) = gang.shape.roles.get_mut(*role as usize) {
+                role.required.clone_from(level);
+            }
+        }
+        Change::Flavor(flavor) => gang.flavors.push(Accepted {
+            flavor: *flavor,
+            speed: UNKNOWN_SPEED,
+        }),
+        Change::Region(region) => gang.regions.push(*region),
+        Change::Cluster(cluster) => gang.clusters.push(*cluster),
+        Change::Raise(_) => {}
+    }
+}
+
+/// By how many pods the least size of a role may be lowered at once.
+pub(super) fn unit(role: &RoleShape) -> u32 {
+    let whole = role.slice.as_ref().map_or(1, |slice| slice.pods);
+    let step = if role.min == role.max { 1 } else { role.step };
+    if step.is_multiple_of(whole.max(1)) {
+        step.max(1)
+    } else {
+        whole.max(1)
+    }
+}
