@@ -34,7 +34,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A rule of the platform forbids it.
+    /// A rule of the platform, or of a cluster, forbids it.
     Denied,
     /// It names something that does not exist, or contradicts itself.
     Misconfigured,

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use meridian_api::ids::{Epoch, StoreGeneration};
 use meridian_api::kinds::federated_job::BackOff;
 use meridian_api::quantity::Span;
+use meridian_api::reasons::Reason;
 use meridian_api::units::{Millis, UnixMillis};
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,7 @@ pub struct JobProgress {
     /// Gangs that were placed before and wait again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tried: BTreeMap<u32, Tried>,
-    /// Clusters that lack what the job depends on.
+    /// Clusters that lack what the job depends on, or whose rules deny it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub lacking: BTreeMap<String, Lack>,
     /// When the first gang first ran.
@@ -41,16 +42,23 @@ pub struct JobProgress {
     pub last_failure: String,
 }
 
-/// What a cluster lacks of what a job depends on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What a cluster lacks of what a job depends on, or why it denies the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lack {
-    /// What is missing, for a person.
+    /// `DependencyMissing` or `Denied`.
+    #[serde(default = "missing")]
+    pub reason: Reason,
+    /// What is missing, or which rule, for a person.
     pub message: String,
     /// How often in a row it was.
     pub times: u32,
     /// Looked for again from then on.
     pub until: UnixMillis,
+}
+
+fn missing() -> Reason {
+    Reason::DependencyMissing
 }
 
 /// Clusters of which a job keeps what they lack; beyond that the oldest news goes. A job is tried
@@ -117,9 +125,16 @@ impl Tried {
 }
 
 impl JobProgress {
-    /// Notes what `cluster` lacks; it is looked for again the later, the more often it was missing.
-    pub fn lacks(&mut self, cluster: &str, message: String, now: UnixMillis) {
-        let lack = self.lacking.entry(cluster.to_owned()).or_default();
+    /// Notes what `cluster` lacks or denies; it is asked again the later, the more often it was so.
+    pub fn lacks(&mut self, cluster: &str, reason: Reason, message: String, now: UnixMillis) {
+        let lack = self.lacking.entry(cluster.to_owned());
+        let lack = lack.or_insert_with(|| Lack {
+            reason,
+            message: String::new(),
+            times: 0,
+            until: now,
+        });
+        lack.reason = reason;
         lack.times = lack.times.saturating_add(1);
         lack.until = now.after(LOOK_AGAIN.after(lack.times));
         lack.message = message;

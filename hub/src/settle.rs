@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::federated_job::{CauseAction, EndCause, ExitAction, Retry};
+use meridian_api::reasons::Reason;
 use meridian_api::units::UnixMillis;
 use meridian_policies::lifecycle::{
     self, DrainReason, Effect, Event, Failure, Illegal, Next, Outcome, Step,
@@ -167,6 +168,7 @@ fn failure(job: Option<&Job>, index: u32, seen: &Seen) -> Failure {
         "Interrupted" | "Evicted" => cause(job, index, EndCause::Evicted),
         "DeviceFault" => cause(job, index, EndCause::DeviceFault),
         "DependencyMissing" => Failure::DependencyMissing,
+        "AdmissionDenied" => Failure::Denied,
         "PlaceTimeout" => Failure::PlaceTimeout,
         "PlacementRefused" => Failure::NotAdmitted,
         "RuntimeExceeded" => Failure::RuntimeExceeded,
@@ -189,6 +191,15 @@ fn cause(job: Option<&Job>, index: u32, cause: EndCause) -> Failure {
         CauseAction::Count => Failure::Exit {
             restarts_left: restarts_left(job, index),
         },
+    }
+}
+
+/// Why a cluster is closed to the job for a while after such an end.
+fn closed_by(reason: &str) -> Option<Reason> {
+    match reason {
+        "DependencyMissing" => Some(Reason::DependencyMissing),
+        "AdmissionDenied" => Some(Reason::Denied),
+        _ => None,
     }
 }
 
@@ -327,13 +338,14 @@ fn apply_effects(
                 after,
                 spends_restart,
             } => {
-                let lacks = seen.is_some_and(|seen| seen.reason == "DependencyMissing");
-                if lacks {
-                    progress.lacks(&record.cluster, message.clone(), now);
+                let closed = seen.and_then(|seen| closed_by(&seen.reason));
+                if let Some(reason) = closed {
+                    progress.lacks(&record.cluster, reason, message.clone(), now);
                 }
-                // What a person asked for waits for nobody, and what is missing in one cluster may
-                // be there in the next.
-                let asked = lacks || matches!(record.state, lifecycle::State::Draining(_));
+                // What a person asked for waits for nobody, and what is missing or denied in one
+                // cluster may be there, or allowed, in the next.
+                let asked =
+                    closed.is_some() || matches!(record.state, lifecycle::State::Draining(_));
                 let at = if asked { UnixMillis::ZERO } else { now };
                 let pause = retry.back_off.unwrap_or(PAUSE);
                 let tried = progress.tried.entry(index).or_default();

@@ -2,6 +2,7 @@
 
 use meridian_api::ids::StoreGeneration;
 use meridian_api::kinds::federated_job::status::Phase;
+use meridian_api::reasons::Reason;
 use meridian_api::units::Millis;
 use meridian_policies::lifecycle::{DrainReason, State};
 use meridian_policies::model::ClusterIx;
@@ -174,6 +175,25 @@ fn a_gang_looks_elsewhere_at_once_for_what_one_cluster_lacks() {
         fixture.model.next_try(NOW),
         Some(progress.lacking["euw-a"].until)
     );
+}
+
+#[test]
+fn a_cluster_whose_rules_deny_a_job_is_asked_again_ever_more_rarely() {
+    let mut fixture = placed(State::Starting);
+    fixture.saw(0, FIRST, GangStep::Failed, "AdmissionDenied");
+    fixture.carry_out(&settle(&fixture).expect("news"));
+    let mut progress = fixture
+        .model
+        .job(JOB)
+        .expect("it is there")
+        .progress
+        .clone();
+    let first = progress.lacking["euw-a"].until;
+    progress.lacks("euw-a", Reason::Denied, "no root".to_owned(), NOW);
+    assert!(progress.lacking["euw-a"].until > first);
+    let labelled = fixture.model.snapshot(Fixture::situation());
+    let waiting = labelled.snapshot.waiting.first().expect("it waits");
+    assert_eq!(waiting.lacking[0].reason, Reason::Denied);
 }
 
 #[test]

@@ -108,6 +108,8 @@ pub enum DependencyKind {
     ServiceAccount,
     /// A claim to a persistent volume.
     PersistentVolumeClaim,
+    /// A resource that a node must offer, such as a network card.
+    Resource,
 }
 
 impl std::fmt::Display for Dependency {
@@ -462,6 +464,9 @@ pub enum BackendError {
     /// The cluster refuses this order as it is; nothing was done.
     #[error("the cluster refused it: {0}")]
     Invalid(String),
+    /// A rule of this cluster does not admit it: another cluster, or this one later, may.
+    #[error("a rule of the cluster denies it: {0}")]
+    Denied(String),
     /// What the job depends on is not in the cluster; nothing was done.
     #[error("not in the cluster: {}", list(.0))]
     Missing(Vec<Dependency>),

@@ -3,7 +3,7 @@
 //! Owns the calls under way: bounded in time, one at a time per gang. An answer that did not come
 //! says nothing about what was done: the same request is made again. Never decides what to ask.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -19,6 +19,10 @@ use crate::orders::RunOrder;
 /// A request that takes longer counts as not answered. Binding a thousand pods through a busy API
 /// server takes tens of seconds.
 pub(crate) const CALL_LIMIT: Millis = Millis::seconds(60);
+
+/// Times that the pause before a request is made again doubles: from a second to half a minute,
+/// which a person who mends the cause does not notice.
+const MAX_DOUBLINGS: u32 = 5;
 
 /// What a request came to.
 pub(crate) enum Answer {
@@ -91,7 +95,10 @@ impl Executor {
                 self.bind(order);
             }
             Err(why) if attempt > 0 && !avoid.is_empty() => {
-                let message = format!("turned away by {avoid:?}, and elsewhere {why}");
+                let away = avoid.iter();
+                let away = away.map(|(node, word)| format!("node {node} ({word})"));
+                let away = away.collect::<Vec<_>>().join(", ");
+                let message = format!("turned away by {away}, and elsewhere {why}");
                 self.give_up(order.key, Failure::PlacementRefused, message);
             }
             Err(why) => {
@@ -105,14 +112,14 @@ impl Executor {
     fn find_nodes(
         &self,
         order: &RunOrder,
-        avoid: &BTreeSet<String>,
+        avoid: &BTreeMap<String, String>,
     ) -> Result<Vec<MemberOrder>, String> {
         let pool = &order.terms.pool;
         let levels = self.view.pool(pool).map(|pool| pool.levels.as_slice());
         let levels = levels.ok_or_else(|| format!("there is no pool {pool:?}"))?;
         let mut places = self.view.places(pool);
         for place in &mut places {
-            place.ready &= !avoid.contains(&place.name);
+            place.ready &= !avoid.contains_key(&place.name);
         }
         let members = nodes::place(levels, &places, &order.shape, &order.pods);
         let members = members.map_err(|failure| failure.to_string())?;
@@ -194,10 +201,14 @@ impl Executor {
                 self.metrics.api_failures.inc();
                 self.observe(RETRY);
             }
-            Answer::Bound(key, Ok(())) => tracing::debug!(%key, "bind taken"),
+            Answer::Bound(key, Ok(())) => {
+                self.failures.remove(&key.gang);
+                tracing::debug!(%key, "bind taken");
+            }
             Answer::Bound(key, Err(error)) => self.bind_failed(key, &error),
             Answer::Shrunk(key, pods, answer) => self.shrunk(key, pods, answer),
             Answer::Stopped(key, Ok(Stopped::Gone)) => {
+                self.failures.remove(&key.gang);
                 self.asked.remove(&key);
                 if self.view.gang(key).is_none() {
                     self.proved_gone(key);
@@ -217,7 +228,7 @@ impl Executor {
             Answer::Stopped(key, Err(error)) | Answer::Checkpoint(key, Err(error)) => {
                 tracing::warn!(%key, %error, "request failed");
                 self.metrics.api_failures.inc();
-                self.retry(key.gang);
+                self.retry_later(key.gang);
             }
             Answer::Checkpoint(key, Ok(())) => tracing::debug!(%key, "checkpoint asked for"),
         }
@@ -240,12 +251,32 @@ impl Executor {
         self.dirty.remove(&gang);
     }
 
+    /// Asks again after a pause that doubles with each failure in a row: a cluster that is in
+    /// trouble is not made busier by everybody who waits for it.
+    pub(crate) fn retry_later(&mut self, gang: GangId) {
+        let failed = self.failures.entry(gang).or_default();
+        let pause = Millis(RETRY.0 << (*failed).min(MAX_DOUBLINGS));
+        *failed = failed.saturating_add(1);
+        self.retries.insert(gang, self.clock.boot().after(pause));
+        self.dirty.remove(&gang);
+    }
+
+    /// The cluster answers again: nothing waits out a pause that was for its absence.
+    pub(crate) fn retry_all(&mut self) {
+        let now = self.clock.boot();
+        self.failures.clear();
+        self.retries.values_mut().for_each(|at| *at = now);
+    }
+
     fn bind_failed(&mut self, key: GangKey, error: &BackendError) {
         self.metrics.api_failures.inc();
         tracing::warn!(%key, %error, "bind failed");
         match error {
             // Done or not: the same bind again finds out.
-            BackendError::Unavailable(_) | BackendError::NotFound(_) => self.retry(key.gang),
+            BackendError::Unavailable(_) | BackendError::NotFound(_) => {
+                self.no_room.insert(key.gang, error.to_string());
+                self.retry_later(key.gang);
+            }
             BackendError::Conflict { .. } => {
                 self.with_gang(key, |gang| gang.phase = Phase::Waiting);
                 self.clear_binding(key.gang);
@@ -255,7 +286,10 @@ impl Executor {
                 self.with_gang(key, |gang| gang.phase = Phase::Waiting);
                 self.no_room.insert(key.gang, why.clone());
                 self.clear_binding(key.gang);
-                self.retry(key.gang);
+                self.retry_later(key.gang);
+            }
+            BackendError::Denied(why) => {
+                self.give_up(key, Failure::AdmissionDenied, why.clone());
             }
             BackendError::Missing(_) => {
                 self.give_up(key, Failure::DependencyMissing, error.to_string());

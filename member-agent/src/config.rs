@@ -195,10 +195,14 @@ pub struct TelemetryConfig {
     pub otlp_endpoint: Option<String>,
 }
 
+/// The client of Kubernetes calls each answer that is no success an error, though the agent decides
+/// what it means and says so itself: a cluster whose API is away is nothing for a person to look at.
+const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
+
 impl Default for TelemetryConfig {
     fn default() -> Self {
         Self {
-            filter: "info".to_owned(),
+            filter: DEFAULT_FILTER.to_owned(),
             json: false,
             otlp_endpoint: None,
         }

@@ -69,13 +69,15 @@ pub(crate) struct Executor {
     deferred: BTreeSet<(u64, GangId)>,
     /// Gangs that found no room.
     pub(crate) waiting: BTreeSet<GangId>,
-    /// Why the newest search found none, for the timeout's words.
+    /// Why the newest try did not bind it, for the timeout's words.
     pub(crate) no_room: BTreeMap<GangId, String>,
     /// Order in which gangs were accepted in this life: they are placed in the hub's order.
     pub(crate) arrivals: BTreeMap<GangId, u64>,
     pub(crate) arrived: u64,
     wakes: BTreeMap<GangId, UnixMillis>,
     pub(crate) retries: BTreeMap<GangId, BootMillis>,
+    /// Failures in a row of requests about a gang.
+    pub(crate) failures: BTreeMap<GangId, u32>,
     changes: Option<BoxStream<'static, ClusterEvent>>,
     /// The cluster has been seen at least once: there is something true to say.
     pub(crate) seen: bool,
@@ -98,7 +100,7 @@ impl Executor {
             order: None,
             phase: Phase::Waiting,
             attempt: 0,
-            avoid: BTreeSet::new(),
+            avoid: BTreeMap::new(),
         };
         let gangs = state
             .records()
@@ -126,6 +128,7 @@ impl Executor {
             arrived: 0,
             wakes: BTreeMap::new(),
             retries: BTreeMap::new(),
+            failures: BTreeMap::new(),
             changes: None,
             seen: false,
             hello: None,
@@ -199,6 +202,7 @@ impl Executor {
         let touched = self.view.reset(observation.snapshot);
         self.changes = Some(observation.changes);
         self.asked.clear();
+        self.retry_all();
         let first = !std::mem::replace(&mut self.seen, true);
         self.touched(touched);
         self.dirty.extend(self.gangs.keys().copied());
@@ -279,7 +283,7 @@ impl Executor {
             order: None,
             phase: Phase::Live,
             attempt: newest.attempt,
-            avoid: BTreeSet::new(),
+            avoid: BTreeMap::new(),
         };
         self.gangs.insert(gang, found);
     }
@@ -339,8 +343,8 @@ impl Executor {
         if turn.phase == Phase::PlaceAgain
             && let Some(own) = self.view.gang(gang.record.key())
         {
-            let away = own.pods.iter().filter(|pod| gangs::rejected(pod));
-            gang.avoid.extend(away.map(|pod| pod.node.clone()));
+            gang.avoid
+                .extend(own.pods.iter().filter_map(gangs::turned_away));
         }
         let news = gang.record.verdict != turn.verdict || gang.record.ended != turn.ended;
         let seen = gang.phase == Phase::Binding && turn.phase == Phase::Live;
@@ -429,6 +433,7 @@ impl Executor {
         self.no_room.remove(&id);
         self.wakes.remove(&id);
         self.retries.remove(&id);
+        self.failures.remove(&id);
         self.clear_binding(id);
         self.reports.forget(id);
         self.digests.touch([], [id]);

@@ -11,7 +11,7 @@
 //!                                             └─▶ undo: stop, proof ─────┘
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -56,6 +56,8 @@ pub enum Failure {
     Interrupted,
     /// The cluster refuses its pods as they are written.
     Misconfigured,
+    /// A rule of the cluster does not admit its pods.
+    AdmissionDenied,
     /// The cluster lacks something that the job names.
     DependencyMissing,
 }
@@ -158,8 +160,8 @@ pub(crate) struct Gang {
     pub(crate) phase: Phase,
     /// The step under its epoch.
     pub(crate) attempt: u32,
-    /// Nodes that turned it away under its epoch.
-    pub(crate) avoid: BTreeSet<String>,
+    /// Nodes that turned it away under its epoch, and their kubelets' words.
+    pub(crate) avoid: BTreeMap<String, String>,
 }
 
 /// What is known of a gang at the moment of a decision.
@@ -333,7 +335,9 @@ fn stop_older(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
     if gang.record.desired == Desired::Adopted {
         return;
     }
-    for older in sight.older.iter().filter(|older| !older.stopping) {
+    // That its end was marked does not say that its pods were asked: whoever marked it may have
+    // died in between. Who asks twice changes nothing.
+    for older in &sight.older {
         turn.actions
             .push(Action::Stop(older.key, older.terms.grace));
     }
@@ -344,7 +348,7 @@ fn forget(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
         return;
     }
     match sight.own {
-        Some(own) if own.stopping || sight.asked => {}
+        Some(_) if sight.asked => {}
         Some(_) => turn
             .actions
             .push(Action::Stop(gang.record.key(), gang.record.grace)),
@@ -371,8 +375,7 @@ fn undo(gang: &Gang, sight: &Sight<'_>, now: UnixMillis, turn: &mut Turn) {
         // The proof may be what a told hub waited for to let it go.
         return;
     }
-    let stopping = sight.asked || sight.own.is_some_and(|own| own.stopping);
-    if !over && !stopping {
+    if !over && !sight.asked {
         turn.actions
             .push(Action::Stop(gang.record.key(), gang.record.grace));
     }
@@ -388,7 +391,7 @@ fn place_again(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
         if sight.older.is_empty() {
             turn.actions.push(Action::Place);
         }
-    } else if !sight.asked && !sight.own.is_some_and(|own| own.stopping) {
+    } else if !sight.asked {
         turn.actions
             .push(Action::Stop(gang.record.key(), gang.record.grace));
     }
@@ -404,8 +407,21 @@ fn rejection(own: &GangSeen) -> Option<&PodSeen> {
 }
 
 /// True when its node turned it away.
-pub(crate) fn rejected(pod: &PodSeen) -> bool {
+fn rejected(pod: &PodSeen) -> bool {
     matches!(pod.phase, PodPhase::Rejected { .. })
+}
+
+/// The node that turned a pod away, and its kubelet's word.
+pub(crate) fn turned_away(pod: &PodSeen) -> Option<(String, String)> {
+    match &pod.phase {
+        PodPhase::Rejected { reason } => Some((pod.node.clone(), reason.clone())),
+        PodPhase::Pending
+        | PodPhase::Bound
+        | PodPhase::Running
+        | PodPhase::Broken { .. }
+        | PodPhase::Succeeded
+        | PodPhase::Failed { .. } => None,
+    }
 }
 
 /// When user code first started.
@@ -454,7 +470,9 @@ fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Optio
         Desired::Adopted if !sight.own.is_some_and(over) => return None,
         Desired::Adopted | Desired::Run => {}
     }
-    if let Some(own) = sight.own.filter(|_| phase != Phase::Shrinking) {
+    // How pods end that are being undone says nothing of the gang.
+    let undone = phase == Phase::PlaceAgain && sight.own.is_some_and(|own| own.stopping);
+    if let Some(own) = sight.own.filter(|_| phase != Phase::Shrinking && !undone) {
         if let Some(verdict) = failed_pod(own, gang.attempt.max(own.attempt)) {
             return Some(Verdict { started, ..verdict });
         }

@@ -122,7 +122,7 @@ fn gang(desired: Desired, phase: Phase) -> Gang {
         order: (desired == Desired::Run).then(order),
         phase,
         attempt: 0,
-        avoid: BTreeSet::new(),
+        avoid: BTreeMap::new(),
     }
 }
 

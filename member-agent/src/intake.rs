@@ -4,7 +4,7 @@
 //! changes nothing; one placement that is refused does not spoil the others of its intent. Never
 //! asks the cluster.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meridian_api::ids::{Epoch, Incarnation};
@@ -277,7 +277,7 @@ impl Executor {
             order,
             phase: Phase::Waiting,
             attempt: 0,
-            avoid: BTreeSet::new(),
+            avoid: BTreeMap::new(),
         };
         self.reports.look(&self.view, &gang);
         self.gangs.insert(key.gang, gang);

@@ -152,6 +152,7 @@ fn told(error: &BackendError) -> ApiError {
         BackendError::Unavailable(_) => ErrorCode::ClusterUnreachable,
         BackendError::NotFound(_) | BackendError::Conflict { .. } => ErrorCode::NoLogs,
         BackendError::Invalid(_)
+        | BackendError::Denied(_)
         | BackendError::Missing(_)
         | BackendError::NoRoom(_)
         | BackendError::NotOffered(_) => ErrorCode::InvalidObject,

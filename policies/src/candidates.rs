@@ -65,7 +65,8 @@ pub(crate) fn allows_cluster(gang: &Waiting, ix: ClusterIx, cluster: &Cluster) -
         && (gang.clusters.is_empty() || gang.clusters.contains(&ix))
 }
 
-/// What of the job's dependencies the cluster lacks, as far as is known.
+/// What of the job's dependencies the cluster lacks, or which of its rules denies the job, as far
+/// as is known.
 pub(crate) fn lacks(gang: &Waiting, ix: ClusterIx) -> Option<&Lacking> {
     gang.lacking.iter().find(|lacking| lacking.cluster == ix)
 }

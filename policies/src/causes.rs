@@ -338,7 +338,7 @@ fn of_places(round: &Round<'_>, ix: WaitingIx, mask: Mask, rooms: &mut Rooms) ->
         causes.extend(closed(cluster, cluster_ix));
         causes.extend(lacks(gang, cluster_ix).map(|lacking| Cause {
             cluster: Some(cluster_ix),
-            ..plain(Reason::DependencyMissing, lacking.message.clone())
+            ..plain(lacking.reason, lacking.message.clone())
         }));
         let mut flavor_matches = false;
         for (pool, pool_ix) in snapshot.pools.iter().zip((0..).map(PoolIx)) {

@@ -62,6 +62,8 @@ pub enum Failure {
     NotAdmitted,
     /// What its job depends on is not in the cluster; nothing was held.
     DependencyMissing,
+    /// A rule of the cluster does not admit it; nothing is left of it there.
+    Denied,
     /// It ran longer than it may.
     RuntimeExceeded,
     /// It ended with an exit code other than zero.
@@ -267,7 +269,8 @@ fn failed(failure: Failure, epoch: Epoch, now: UnixMillis) -> Transition {
         Failure::NodeLost
         | Failure::PlaceTimeout
         | Failure::NotAdmitted
-        | Failure::DependencyMissing => requeued(epoch, false),
+        | Failure::DependencyMissing
+        | Failure::Denied => requeued(epoch, false),
         Failure::Exit { restarts_left: 1.. } => requeued(epoch, true),
         Failure::Exit { restarts_left: 0 } | Failure::RuntimeExceeded => {
             ended(Outcome::Failed, Effect::JobGangFailed { failure, at: now })

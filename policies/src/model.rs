@@ -422,7 +422,7 @@ pub struct Waiting {
     pub regions: Vec<RegionIx>,
     /// Clusters it may run in; empty allows all.
     pub clusters: Vec<ClusterIx>,
-    /// Clusters that lack what its job depends on, as their agents said.
+    /// Clusters that lack what its job depends on or deny it, as their agents said.
     pub lacking: Vec<Lacking>,
     /// What must start together.
     pub shape: GangShape,
@@ -443,12 +443,14 @@ pub struct Waiting {
     pub expected: Expected,
 }
 
-/// A cluster that lacks what a job depends on.
+/// A cluster that lacks what a job depends on, or whose rules deny it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Lacking {
     /// Which.
     pub cluster: ClusterIx,
-    /// What is missing there, for a person.
+    /// `DependencyMissing` or `Denied`.
+    pub reason: meridian_api::reasons::Reason,
+    /// What is missing there, or which rule, for a person.
     pub message: String,
 }
 

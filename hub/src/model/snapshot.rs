@@ -124,7 +124,7 @@ impl Model {
             if let Some(tried) = job.progress.tried.get(&gang.index)
                 && tried.not_before > situation.now
             {
-                troubled.push((*gang, pausing(tried, situation.now)));
+                troubled.push((*gang, pausing(job, tried, situation.now)));
                 continue;
             }
             match self.waiting_row(&ordinals, &mut choices, job, *gang, situation.now) {
@@ -480,13 +480,14 @@ fn ledger_rows(ordinals: &Ordinals, record: &PlacementRecord) -> Vec<LedgerRow> 
     record.ledger.iter().map(row).collect()
 }
 
-/// Clusters that an agent lately said to lack what the job depends on.
+/// Clusters whose agents lately said that they lack what the job depends on, or deny it.
 fn lacking(ordinals: &Ordinals, job: &Job, now: UnixMillis) -> Vec<Lacking> {
     let known = job.progress.lacking.iter();
     let fresh = known.filter(|(_, lack)| lack.until > now);
     let row = fresh.filter_map(|(cluster, lack)| {
         Some(Lacking {
             cluster: *ordinals.clusters.get(cluster)?,
+            reason: lack.reason,
             message: lack.message.clone(),
         })
     });
@@ -494,10 +495,14 @@ fn lacking(ordinals: &Ordinals, job: &Job, now: UnixMillis) -> Vec<Lacking> {
 }
 
 /// A gang that failed to start, or ran and failed, rests before its next try.
-fn pausing(tried: &Tried, now: UnixMillis) -> Trouble {
+fn pausing(job: &Job, tried: &Tried, now: UnixMillis) -> Trouble {
     let seconds = tried.not_before.since(now).0.div_ceil(1000);
+    let why = match job.progress.last_failure.as_str() {
+        "" => String::new(),
+        why => format!(" and ended, lately because: {why}"),
+    };
     let message = format!(
-        "placed {} times before; tried again in {seconds} s",
+        "placed {} times before{why}; tried again in {seconds} s",
         tried.starts
     );
     Trouble {

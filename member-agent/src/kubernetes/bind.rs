@@ -61,11 +61,12 @@ impl KubernetesBackend {
         } else {
             self.nothing_else(order).await?;
             site.check_room(order, |_| false)?;
+            site.check_resources(order)?;
             self.prepare(order, &manifests, &devices).await?;
             self.claim(order, &manifests).await?
         };
         let done = self.make_and_bind(order, &manifests, &owner).await;
-        if let Err(BackendError::Invalid(_)) = &done {
+        if let Err(BackendError::Invalid(_) | BackendError::Denied(_)) = &done {
             // Best effort: the caller asks for a stop of what was begun in any case.
             drop(self.stop_gang(order.key, order.terms.grace).await);
         }

@@ -8,15 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+    ConfigMap, Namespace, Node, NodeStatus, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{
     Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, ValidationDirective,
 };
 use meridian_api::units::Resources;
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::KubernetesBackend;
@@ -37,7 +38,8 @@ const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 /// The hosts of an order as the cluster has them at this moment.
 pub(super) struct Site {
     inventory: Inventory,
-    hosts: BTreeSet<String>,
+    /// What each of them offers of extended resources.
+    hosts: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl KubernetesBackend {
@@ -59,10 +61,11 @@ impl KubernetesBackend {
         let options = &self.options;
         let mut inventory = Inventory::new(options.flavors.clone(), options.inventory.clone());
         inventory.load(&nodes, pods.iter().map(|pod| (pod, own(pod))));
-        let names = nodes.into_iter().filter_map(|node| node.metadata.name);
+        let hosts = nodes.into_iter();
+        let hosts = hosts.filter_map(|node| Some((node.metadata.name?, offers(node.status))));
         Ok(Site {
             inventory,
-            hosts: names.collect(),
+            hosts: hosts.collect(),
         })
     }
 
@@ -182,6 +185,8 @@ impl KubernetesBackend {
                     DependencyKind::PersistentVolumeClaim => {
                         self.has::<PersistentVolumeClaim>(namespace, name).await
                     }
+                    // A node's to have, see `check_resources`.
+                    DependencyKind::Resource => Ok(true),
                 };
                 Ok((!there?).then_some(dependency))
             };
@@ -255,6 +260,35 @@ impl Site {
         }
     }
 
+    /// Whether each node offers the extended resources that the templates ask for by name. A
+    /// kubelet admits a pod that asks for one it never heard of, and runs it without.
+    pub(super) fn check_resources(&self, order: &GangOrder) -> Result<(), BackendError> {
+        let asked: Vec<_> = order.roles.iter().map(|r| extended(&r.template)).collect();
+        let mut missing = BTreeSet::new();
+        for member in &order.members {
+            let host = Inventory::host_of(&member.node);
+            let (Some(offers), Some(asked)) = (self.hosts.get(host), asked.get(member.role)) else {
+                continue;
+            };
+            for (resource, amount) in asked {
+                let has = offers.get(*resource).copied().unwrap_or(0);
+                if has < *amount {
+                    missing.insert(format!("{resource}: {amount} (node {host} has {has})"));
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let dependency = |name| Dependency {
+            kind: DependencyKind::Resource,
+            name,
+        };
+        Err(BackendError::Missing(
+            missing.into_iter().map(dependency).collect(),
+        ))
+    }
+
     /// Whether each node still has the room that the order counts on. `skip` leaves out members
     /// that are there already.
     pub(super) fn check_room(
@@ -276,7 +310,7 @@ impl Site {
         }
         for (name, sum) in asked {
             let host = Inventory::host_of(name);
-            if !self.hosts.contains(host) {
+            if !self.hosts.contains_key(host) {
                 return Err(BackendError::Invalid(format!("there is no node {host:?}")));
             }
             let Some(node) = nodes.get(name) else {
@@ -314,4 +348,62 @@ fn pods_like_these(order: &GangOrder, devices: &Devices) -> [u8; 32] {
         devices.tolerations,
     ]);
     Sha256::digest(pods.to_string()).into()
+}
+
+/// True for the name of a resource that Kubernetes itself knows nothing of.
+fn is_extended(resource: &str) -> bool {
+    resource
+        .split_once('/')
+        .is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
+}
+
+/// Extended resources that a node has to give, in whole units.
+fn offers(status: Option<NodeStatus>) -> BTreeMap<String, u64> {
+    let all = status.and_then(|status| status.allocatable);
+    let extended = all.into_iter().flatten();
+    let extended = extended.filter(|(resource, _)| is_extended(resource));
+    let whole = |(resource, amount): (String, Quantity)| (resource, amount.0.parse().unwrap_or(0));
+    extended.map(whole).collect()
+}
+
+/// Extended resources that one pod of a template asks for by name. What is no whole number is the
+/// API server's to refuse.
+fn extended(template: &Value) -> BTreeMap<&str, u64> {
+    let containers = template
+        .pointer("/spec/containers")
+        .and_then(Value::as_array);
+    let mut sums = BTreeMap::new();
+    for container in containers.into_iter().flatten() {
+        let asked = container
+            .pointer("/resources/limits")
+            .and_then(Value::as_object);
+        for (resource, amount) in asked.into_iter().flatten().filter(|(r, _)| is_extended(r)) {
+            let text = amount.as_str().and_then(|text| text.parse().ok());
+            let amount: u64 = amount.as_u64().or(text).unwrap_or(1);
+            let sum: &mut u64 = sums.entry(resource.as_str()).or_default();
+            *sum = sum.saturating_add(amount);
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_kubernetes_does_not_know_is_looked_for_on_nodes() {
+        let container = |limits: Value| json!({"name": "c", "resources": {"limits": limits}});
+        let template = json!({"spec": {"containers": [
+            container(json!({"cpu": 1, "rdma/hca": 1, "hugepages-2Mi": "4Mi"})),
+            container(json!({"rdma/hca": "2", "requests.kubernetes.io/x": 1})),
+        ]}});
+        assert_eq!(extended(&template), BTreeMap::from([("rdma/hca", 3)]));
+        let status = json!({"allocatable": {"rdma/hca": "2", "cpu": "8", "x/y": "?"}});
+        let status = serde_json::from_value(status).expect("a status");
+        let offered = [("rdma/hca".to_owned(), 2), ("x/y".to_owned(), 0)];
+        assert_eq!(offers(Some(status)), BTreeMap::from(offered));
+    }
 }

@@ -34,8 +34,10 @@ pub(super) enum Trouble {
     Exists,
     /// The object is not as the call expects it.
     Changed,
-    /// The cluster understood and says no; the words are for the job's author.
+    /// The request is none as it is written; the words are for the job's author.
     Refused(String),
+    /// A rule of this cluster says no: an admission policy or webhook, a quota, a limit.
+    Denied(String),
     /// No answer, or one that is about the cluster and not about the request.
     Away(String),
 }
@@ -44,6 +46,7 @@ impl From<Trouble> for BackendError {
     fn from(trouble: Trouble) -> Self {
         match trouble {
             Trouble::Refused(words) => Self::Invalid(words),
+            Trouble::Denied(words) => Self::Denied(words),
             Trouble::Away(words) => Self::Unavailable(words),
             Trouble::NotFound => Self::Unavailable("an object went away meanwhile".to_owned()),
             Trouble::Exists => Self::Unavailable("an object appeared meanwhile".to_owned()),
@@ -66,7 +69,10 @@ pub(super) fn trouble(error: &kube::Error) -> Trouble {
         // controller has not made yet, or a priority class of ours that somebody removed: nothing
         // that the job's author could mend.
         (403, _) if is_passing(&message) => Trouble::Away(message),
-        (400 | 403 | 413 | 422, _) => Trouble::Refused(message),
+        (403, _) => Trouble::Denied(message),
+        // A webhook may deny with any code, and one that cannot be asked admits nothing.
+        (_, _) if is_admission(&message) => Trouble::Denied(message),
+        (400 | 413 | 422, _) => Trouble::Refused(message),
         // How server-side apply tells of a field that there is not, or a list with a key twice.
         (500, _) if message.contains("failed to create typed patch object") => {
             Trouble::Refused(message)
@@ -79,7 +85,11 @@ pub(super) fn trouble(error: &kube::Error) -> Trouble {
 pub(super) fn is_denied(trouble: &Trouble) -> bool {
     match trouble {
         Trouble::Away(words) => is_about_rights(words),
-        Trouble::NotFound | Trouble::Exists | Trouble::Changed | Trouble::Refused(_) => false,
+        Trouble::NotFound
+        | Trouble::Exists
+        | Trouble::Changed
+        | Trouble::Refused(_)
+        | Trouble::Denied(_) => false,
     }
 }
 
@@ -90,9 +100,22 @@ fn is_about_rights(message: &str) -> bool {
 fn is_passing(message: &str) -> bool {
     let rights = is_about_rights(message);
     let leaving = message.contains("because it is being terminated");
-    let account = message.contains("error looking up service account");
+    // Each namespace has one of this name, some moments after it was made.
+    let account =
+        message.contains("error looking up service account") && message.contains("/default: ");
     let class = message.contains("no PriorityClass with name meridian-");
     rights || leaving || account || class
+}
+
+/// True for the API server's words of an admission that said no or could not be asked.
+fn is_admission(message: &str) -> bool {
+    [
+        "admission webhook ",
+        "failed calling webhook ",
+        "ValidatingAdmissionPolicy ",
+    ]
+    .iter()
+    .any(|words| message.contains(words))
 }
 
 /// An error with all its causes.
@@ -303,11 +326,31 @@ mod tests {
             422,
             "Pod \"x\" is invalid: spec.containers[0].image: Required value",
         );
-        refused(
+        let denied = |code, message: &str| {
+            let said = Trouble::Denied(message.to_owned());
+            assert_eq!(of(code, "", message), said);
+        };
+        denied(
             403,
             "admission webhook \"policy.example\" denied the request: no",
         );
-        refused(403, "pods \"x\" is forbidden: exceeded quota: gpus");
+        denied(
+            400,
+            "admission webhook \"policy.example\" denied the request: no such team",
+        );
+        denied(
+            422,
+            "ValidatingAdmissionPolicy 'teams' with binding 'teams' denied request: no team",
+        );
+        denied(
+            500,
+            "failed calling webhook \"policy.example\": connection refused",
+        );
+        denied(403, "pods \"x\" is forbidden: exceeded quota: gpus");
+        denied(
+            403,
+            "error looking up service account ml/trainer: not found",
+        );
         refused(
             500,
             "failed to create typed patch object (ml/x; /v1, Kind=Pod): \
@@ -338,10 +381,6 @@ mod tests {
         );
         away(401, "Unauthorized");
         away(429, "too many requests");
-        away(
-            500,
-            "failed calling webhook \"policy.example\": connection refused",
-        );
         away(410, "Expired");
     }
 }

@@ -204,6 +204,10 @@ impl Kept {
         slim.metadata
             .creation_timestamp
             .clone_from(&meta.creation_timestamp);
+        slim.metadata
+            .deletion_timestamp
+            .clone_from(&meta.deletion_timestamp);
+        slim.metadata.deletion_grace_period_seconds = meta.deletion_grace_period_seconds;
         let annotations = meta.annotations.iter().flatten();
         let answer = annotations.filter(|(name, _)| *name == names::CHECKPOINT);
         let answer = answer.map(|(name, value)| (name.clone(), value.clone()));

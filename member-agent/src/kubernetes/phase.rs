@@ -1,8 +1,8 @@
 //! One pod of a gang, from what the API shows to what the agent believes.
 //!
 //! Owns the table from pod status and node to [`PodPhase`]. A pod has ended only when its kubelet
-//! said so or its machine is given up; silence is never an end. Never asks the cluster, and never
-//! reads a clock.
+//! said so or its machine is given up; silence is never an end. A pod that somebody asked to end
+//! has not done its work, whatever its exit code. Never asks the cluster, and never reads a clock.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -17,6 +17,8 @@ const MAX_WORDS: usize = 512;
 const ORDINARY: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Words of the control plane when it gives up a pod because its machine is gone.
 const MACHINE_GONE: [&str; 2] = ["DeletionByPodGC", "NodeLost"];
+/// The control plane's word when a pod is taken away by the Eviction API, as by `kubectl drain`.
+const EVICTION: &str = "EvictionByEvictionAPI";
 /// The kubelet's word when its machine shuts down, in the reasons of pods.
 const SHUTDOWN: [&str; 3] = ["NodeShutdown", "Terminated", "Shutdown"];
 
@@ -49,6 +51,7 @@ pub(super) fn shown(pod: &Pod, machine: Machine) -> Shown {
     let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
     let started = first_start(status);
     let phase = match status.phase.as_deref() {
+        Some("Succeeded" | "Failed") if was_asked(pod, status) => taken(status),
         Some("Succeeded") => PodPhase::Succeeded,
         Some("Failed") => failed(status),
         Some("Running") => running(status),
@@ -111,6 +114,34 @@ fn running(status: &PodStatus) -> PodPhase {
         broken("DeviceFailed")
     } else {
         PodPhase::Running
+    }
+}
+
+/// True when user code ran and ended after somebody had asked the pod to end. Times of the API
+/// are whole seconds: what ended within that second counts as asked, and runs once more.
+fn was_asked(pod: &Pod, status: &PodStatus) -> bool {
+    let Some(by) = pod.metadata.deletion_timestamp.as_ref().map(millis) else {
+        return false;
+    };
+    // The time that is written is that by which it shall be gone.
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
+    let asked = by.0.saturating_sub(grace.saturating_mul(1000));
+    let ends = all_containers(status).filter_map(terminated);
+    let ends = ends.filter_map(|end| end.finished_at.as_ref().map(millis));
+    ends.max().is_some_and(|end| end.0 >= asked)
+}
+
+/// Somebody else took it away.
+fn taken(status: &PodStatus) -> PodPhase {
+    let mut conditions = status.conditions.iter().flatten();
+    let evicted = conditions.any(|condition| {
+        condition.type_ == "DisruptionTarget" && condition.reason.as_deref() == Some(EVICTION)
+    });
+    let codes = all_containers(status).filter_map(terminated);
+    let code = codes.map(|end| end.exit_code).find(|code| *code != 0);
+    PodPhase::Failed {
+        exit_code: code.unwrap_or(0),
+        reason: if evicted { "Evicted" } else { "Removed" }.to_owned(),
     }
 }
 
@@ -312,6 +343,29 @@ mod tests {
         let start = ended("a", 128, "StartError", T1);
         let status = json!({"phase": "Failed", "containerStatuses": [start]});
         assert_eq!(phase(status), failed(128, "StartError"));
+    }
+
+    #[test]
+    fn what_ends_because_it_was_asked_has_not_done_its_work() {
+        let with = |phase: &str, code, asked: &str| {
+            let state = [ended("a", code, "", T1)];
+            let mut pod = pod(json!({"phase": phase, "containerStatuses": state}));
+            pod.metadata.deletion_timestamp = Some(Time(asked.parse().expect("a time")));
+            pod.metadata.deletion_grace_period_seconds = Some(30);
+            pod
+        };
+        let phase = |pod: &Pod| shown(pod, Machine::Heard).phase;
+        // Asked 30 s before the time that is written: when it ended, and a second later.
+        let at_its_end = with("Succeeded", 0, "2026-11-29T10:05:30Z");
+        assert_eq!(phase(&at_its_end), failed(0, "Removed"));
+        let after = with("Succeeded", 0, "2026-11-29T10:05:31Z");
+        assert_eq!(phase(&after), PodPhase::Succeeded);
+        let mut evicted = with("Failed", 143, "2026-11-29T10:05:20Z");
+        let status = evicted.status.as_mut().expect("it has one");
+        let condition = json!([{"type": "DisruptionTarget", "status": "True",
+                                "reason": "EvictionByEvictionAPI"}]);
+        status.conditions = serde_json::from_value(condition).expect("conditions");
+        assert_eq!(phase(&evicted), failed(143, "Evicted"));
     }
 
     #[test]

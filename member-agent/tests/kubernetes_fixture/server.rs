@@ -1,7 +1,7 @@
 //! One kube-apiserver with its etcd, for a whole test binary.
 //!
-//! Owns both processes, their folder, ports and certificates. They end with this value. Never
-//! builds a tool: `e2e/kubernetes/build.sh` does.
+//! Owns both processes, their folder, ports and certificates. They end with this value, and with
+//! the thread that started them. Never builds a tool: `e2e/kubernetes/build.sh` does.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -76,7 +76,7 @@ impl ApiServer {
             format!("http://127.0.0.1:{clients}"),
             format!("http://127.0.0.1:{peers}"),
         );
-        let etcd = Command::new(etcd)
+        let etcd = bonded(etcd)
             .arg("--data-dir")
             .arg(folder.path().join("etcd"))
             .args(["--listen-client-urls", &clients])
@@ -105,7 +105,7 @@ impl ApiServer {
     fn command(&self, server: &Path, etcd: &str) -> Command {
         let folder = self.folder.path();
         let file = |name: &str| folder.join(name).display().to_string();
-        let mut command = Command::new(server);
+        let mut command = bonded(server);
         command
             .args(["--etcd-servers", etcd])
             .args(["--bind-address=127.0.0.1", "--authorization-mode=RBAC"])
@@ -181,6 +181,13 @@ impl ApiServer {
             futures::executor::block_on(kube::Config::from_custom_kubeconfig(config, &options));
         kube::Client::try_from(config.expect("written above")).expect("a client")
     }
+}
+
+/// A program that the kernel kills when the test's thread ends, however it ends.
+fn bonded(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
 }
 
 fn log(folder: &Path, name: &str) -> Stdio {

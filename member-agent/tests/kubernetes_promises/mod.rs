@@ -218,7 +218,7 @@ pub(crate) async fn a_policy_that_denies_is_named(cluster: &Cluster) {
         unreachable!("it was asked for ever")
     };
     let denied = cluster.clock().timeout(DEADLINE, denied).await;
-    let BackendError::Invalid(words) = denied.expect("it takes effect") else {
+    let BackendError::Denied(words) = denied.expect("it takes effect") else {
         panic!("denied by a policy");
     };
     assert!(

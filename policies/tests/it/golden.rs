@@ -1,5 +1,6 @@
 //! Golden plans: what is decided and said in the cases that people meet, as text.
 
+use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::check::check;
 use meridian_policies::decide;
@@ -178,6 +179,7 @@ fn a_slot_is_kept_for_the_oldest_and_says_so() {
 fn a_cluster_that_lacks_a_dependency_is_no_candidate() {
     let shapes = || vec![hosts(2, &["r1"], 8)];
     let missing = |cluster| Lacking {
+        reason: Reason::DependencyMissing,
         cluster: ClusterIx(cluster),
         message: "Secret \"hub-token\" is not in namespace research".to_owned(),
     };

@@ -20,7 +20,7 @@ const STATES: [State; 5] = [
     State::Draining(DrainReason::Evacuated),
 ];
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     Step::Accepted,
     Step::Bound,
     Step::Running,
@@ -30,6 +30,7 @@ const STEPS: [Step; 13] = [
     Step::Failed(Failure::PlaceTimeout),
     Step::Failed(Failure::NotAdmitted),
     Step::Failed(Failure::DependencyMissing),
+    Step::Failed(Failure::Denied),
     Step::Failed(Failure::RuntimeExceeded),
     Step::Failed(Failure::Exit { restarts_left: 1 }),
     Step::Failed(Failure::Exit { restarts_left: 0 }),

@@ -4,6 +4,7 @@
 
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_api::kinds::tenant::OnExhausted;
+use meridian_api::reasons::Reason;
 use meridian_api::units::{
     Mebibytes, MicroMoney, MilliCpus, MilliGpus, Millis, Resources, UnixMillis,
 };
@@ -240,6 +241,7 @@ fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = W
                 speed: 1000 - flavor * 300,
             };
             let lacking = |cluster| Lacking {
+                reason: Reason::DependencyMissing,
                 cluster: ClusterIx(cluster),
                 message: "no ConfigMap conf".to_owned(),
             };
