@@ -6,6 +6,7 @@
 
 mod command;
 mod evidence;
+mod fail_point;
 mod installed;
 mod jobs;
 mod joining;
@@ -22,9 +23,11 @@ use serde_json::Value;
 
 pub use self::command::{Ran, Row, words};
 pub use self::evidence::{Evidence, PodRun};
+pub use self::fail_point::{FAIL_POINT, FailPoint, goes_on};
 pub use self::installed::{INSTALLED_AS, INSTALLED_IN};
 pub use self::jobs::{JobBuilder, NAMESPACE};
 pub use self::joining::Invitation;
+pub use self::kubernetes::{AgentPlan, Mortality};
 pub use self::submitter::Submitter;
 
 use crate::ports::free_address;

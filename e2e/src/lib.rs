@@ -10,5 +10,6 @@ pub mod member;
 pub mod playground;
 pub mod ports;
 pub mod process;
+pub mod real_nodes;
 pub mod simulation;
 pub mod tools;

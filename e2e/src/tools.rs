@@ -139,6 +139,8 @@ pub enum Binary {
     Hub,
     /// The agent of one member cluster.
     Agent,
+    /// The agent, which dies where a test says.
+    MortalAgent,
     /// The `meridian` command.
     Cli,
     /// What real nodes run in place of training.
@@ -152,6 +154,7 @@ impl Binary {
         match self {
             Self::Hub => "hub-under-test",
             Self::Agent => "agent-under-test",
+            Self::MortalAgent => "mortal-agent",
             Self::Cli => "cli-under-test",
             Self::Trainer => "meridian-trainer",
             Self::TestCluster => "meridian-test-cluster",

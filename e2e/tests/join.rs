@@ -164,6 +164,20 @@ async fn nobody_speaks_for_another_cluster() {
     clear.process.kill().await.expect("killed");
 }
 
+/// Waits until the condition `Connected` of the cluster has that reason.
+async fn connected(fleet: &Deployment, reason: &str) {
+    let what = format!("Connected is {reason}");
+    let look = async || {
+        let show = ["get", "cluster", CLUSTER, "-o", "json"];
+        let shown: Value = serde_json::from_str(&fleet.meridian(show).await.out).ok()?;
+        let conditions = shown.pointer("/status/conditions")?.as_array()?;
+        let is =
+            |condition: &Value| condition["type"] == "Connected" && condition["reason"] == reason;
+        conditions.iter().any(is).then_some(())
+    };
+    fleet.until(&what, LONG, look).await;
+}
+
 /// The hash of the hub's authority, as an invitation says it.
 async fn fleet_hash(fleet: &Deployment) -> String {
     fleet.invite("eu-c").await.ca_hash
@@ -178,6 +192,14 @@ async fn a_copied_identity_does_not_make_a_second_agent() {
     let mut copy = fleet.agent_with("copy", 2, &[]);
     let refused = copy.process.line("E5001", START).await.expect("refused");
     assert!(refused.contains("bound to another agent"), "{refused}");
+    // Whoever looks at the cluster learns of it; the agent that is heard stays what it is.
+    connected(&fleet, "HeartbeatFresh").await;
+    let events = fleet
+        .meridian(["events", &format!("cluster/{CLUSTER}")])
+        .await;
+    events
+        .succeeded()
+        .saying(&["ClusterClaimed", "bound to another agent"]);
     copy.process.kill().await.expect("killed");
     fleet.gpus_counted(2 * GPUS_PER_HOST).await;
 }
@@ -200,6 +222,7 @@ async fn a_revoked_agent_is_out_at_once_until_it_joins_again() {
         .line("its right to speak for the cluster was taken away", SOON)
         .await
         .expect("the session ended");
+    connected(&fleet, "AgentRevoked").await;
 
     let invitation = fleet.invite(CLUSTER).await;
     let _ = fleet.token_file(AGENT, &invitation);
@@ -207,6 +230,7 @@ async fn a_revoked_agent_is_out_at_once_until_it_joins_again() {
     agent.terminate(START).await.expect("it ends");
     agent.start().expect("the binary starts");
     agent.line(" attached", START).await.expect("joined again");
+    connected(&fleet, "HeartbeatFresh").await;
     fleet.gpus_counted(2 * GPUS_PER_HOST).await;
 }
 

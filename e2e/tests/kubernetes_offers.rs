@@ -15,7 +15,7 @@ use kube::api::{
 };
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_client::{ListOptions, Resource};
-use meridian_e2e::deployment::{CLUSTER, Deployment, LONG};
+use meridian_e2e::deployment::{AgentPlan, CLUSTER, Deployment, LONG};
 use meridian_e2e::member::{MemberCluster, MemberOptions, trainer, trainer_spec};
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ impl World {
         let namespaces: Api<Namespace> = Api::all(client);
         let made = namespaces.create(&PostParams::default(), &namespace).await;
         made.expect("made");
-        let fleet = Box::pin(Deployment::over(&member, gpus)).await;
+        let fleet = Box::pin(Deployment::over(&member, &AgentPlan::default(), gpus)).await;
         let tenant = format!(
             "apiVersion: meridian.dev/v1alpha1\nkind: Tenant\nmetadata: {{name: {TENANT}}}\n\
              spec: {{}}\n---\n\

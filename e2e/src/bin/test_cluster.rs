@@ -5,7 +5,7 @@
 use anyhow::Context as _;
 use clap::Parser;
 use meridian_api::units::Millis;
-use meridian_e2e::deployment::{CLUSTER, Deployment, JobBuilder, NAMESPACE};
+use meridian_e2e::deployment::{AgentPlan, CLUSTER, Deployment, JobBuilder, NAMESPACE};
 use meridian_e2e::member::{MemberCluster, MemberOptions, Scheduling, TrainerPod};
 use meridian_e2e::tools::Tool;
 use meridian_runtime::Clock;
@@ -109,7 +109,12 @@ fn describe(cluster: &MemberCluster, arguments: &Arguments, took: Millis) -> any
 /// A hub, the cluster's agent, and the job of the README on real containers.
 async fn gang(cluster: &MemberCluster, arguments: &Arguments) -> Deployment {
     let nodes = u64::from(arguments.nodes) + u64::from(arguments.fake_nodes);
-    let fleet = Deployment::over(cluster, nodes * u64::from(arguments.gpus)).await;
+    let fleet = Deployment::over(
+        cluster,
+        &AgentPlan::default(),
+        nodes * u64::from(arguments.gpus),
+    )
+    .await;
     let job = JobBuilder::new("first")
         .pods(u32::from(arguments.nodes), u32::from(arguments.gpus))
         .trains(cluster, &[])

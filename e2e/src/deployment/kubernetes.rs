@@ -3,14 +3,33 @@
 //! Owns how the two are put together. The member cluster is the caller's, and outlives this.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::{Agent, CLUSTER, Deployment, DeploymentPlan, JobBuilder};
+use super::{Agent, CLUSTER, Deployment, DeploymentPlan, FAIL_POINT, FailPoint, JobBuilder};
 use crate::member::{MemberCluster, trainer_spec};
 use crate::process::ProcessSpec;
 use crate::tools::Binary;
+
+/// The agent of a real cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentPlan {
+    /// More settings, as lines of its configuration file.
+    pub settings: String,
+    /// Whether it dies where [`Deployment::fail_point`] says.
+    pub mortality: Mortality,
+}
+
+/// Whether an agent asks a fail point whether to go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mortality {
+    /// It is the agent that ships.
+    #[default]
+    None,
+    /// It asks after each step.
+    Asks,
+}
 
 impl Deployment {
     /// Starts a hub and the agent of `member`, which speaks for [`CLUSTER`], and waits until the
@@ -18,25 +37,40 @@ impl Deployment {
     ///
     /// # Panics
     /// When that does not happen in time.
-    pub async fn over(member: &MemberCluster, gpus: u64) -> Self {
+    pub async fn over(member: &MemberCluster, plan: &AgentPlan, gpus: u64) -> Self {
         let mut deployment = Self::of_hubs(&DeploymentPlan::default()).await;
         deployment.declare().await;
-        let agent = deployment.agent_of(member);
+        let agent = deployment.agent_of(member, plan);
         deployment.agents.push(agent);
         deployment.gpus_counted(gpus).await;
         deployment
     }
 
+    /// Where the agent of [`Self::over`] dies, if its plan says that it asks.
+    #[must_use]
+    pub fn fail_point(&self) -> FailPoint {
+        FailPoint::new(self.harness().folder("agent").join("fail-point"))
+    }
+
     /// An agent on the API of a real cluster.
-    fn agent_of(&self, member: &MemberCluster) -> Agent {
+    fn agent_of(&self, member: &MemberCluster, plan: &AgentPlan) -> Agent {
         let hubs: Vec<String> = self.hubs.iter().map(|hub| hub.agents.to_string()).collect();
         let folder = self.harness().folder("agent");
-        let spec = ProcessSpec::new("agent", Binary::Agent.path())
+        let binary = match plan.mortality {
+            Mortality::None => Binary::Agent,
+            Mortality::Asks => Binary::MortalAgent,
+        };
+        let settings: PathBuf = self.file("agent/settings.yaml", &plan.settings);
+        let mut spec = ProcessSpec::new("agent", binary.path())
             .args(["--backend", "kubernetes", "--cluster", CLUSTER])
             .args(["--insecure-hub", "--hub", &hubs.join(",")])
             .args(["--metrics-listen", "127.0.0.1:0"])
             .args([Path::new("--kubeconfig"), member.kubeconfig()])
-            .args([Path::new("--state-dir"), &folder.join("state")]);
+            .args([Path::new("--state-dir"), &folder.join("state")])
+            .env(FAIL_POINT, self.fail_point().file());
+        if !plan.settings.is_empty() {
+            spec = spec.args([Path::new("--config"), &settings]);
+        }
         let process = self.harness().start(spec);
         Agent {
             process: process.expect("the binary starts"),

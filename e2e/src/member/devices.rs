@@ -53,6 +53,8 @@ pub struct FakeGpus {
     folder: PathBuf,
     /// Per device, in order of its number: true = healthy.
     health: watch::Sender<Vec<bool>>,
+    /// Whether it gives what it offers.
+    gives: watch::Sender<bool>,
     /// What serves the kubelet's present life.
     serving: Option<Tasks>,
 }
@@ -66,6 +68,7 @@ impl FakeGpus {
             resource: resource.to_owned(),
             folder: library.join("device-plugins"),
             health: watch::Sender::new(vec![true; usize::from(count)]),
+            gives: watch::Sender::new(true),
             serving: None,
         }
     }
@@ -100,11 +103,14 @@ impl FakeGpus {
             before.kill();
         }
         let socket = self.folder.join(SOCKET);
+        // That of a kubelet's former life, unless its present one has removed it.
+        let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket);
         let listener = listener.map_err(MemberError::system("cannot listen on", &socket))?;
         let plugin = Plugin {
             node: self.node.clone(),
             health: self.health.subscribe(),
+            gives: self.gives.subscribe(),
         };
         let tasks = Tasks::new();
         let stopped = tasks.cancelled();
@@ -125,6 +131,12 @@ impl FakeGpus {
     pub fn set_healthy(&self, device: usize, is_healthy: bool) {
         self.health
             .send_modify(|devices| devices[device] = is_healthy);
+    }
+
+    /// Gives what it offers, or not: then the node lies about what can be had there, and its
+    /// kubelet refuses every pod that asks for a device.
+    pub fn set_giving(&self, gives: bool) {
+        self.gives.send_replace(gives);
     }
 }
 
@@ -152,6 +164,7 @@ async fn dial(socket: PathBuf) -> Option<Channel> {
 struct Plugin {
     node: String,
     health: watch::Receiver<Vec<bool>>,
+    gives: watch::Receiver<bool>,
 }
 
 impl Plugin {
@@ -198,6 +211,9 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
+        if !*self.gives.borrow() {
+            return Err(Status::internal("no such device"));
+        }
         let containers = request.into_inner().container_requests.into_iter();
         let container_responses = containers
             .map(|container| ContainerAllocateResponse {

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use meridian_api::units::Millis;
+use rustix::process::{Pid, Signal};
 
 use super::control_plane::{ControlPlane, MemoryUse, resident_kib};
 use super::devices::FakeGpus;
@@ -118,6 +119,34 @@ impl RealNode {
     /// Kills its kubelet: containers run on, and the node falls silent.
     pub async fn kill_kubelet(&mut self) -> Result<(), MemberError> {
         Ok(self.kubelet.kill().await?)
+    }
+
+    /// Stops its kubelet where it stands: containers run on, and the node falls silent.
+    pub fn pause_kubelet(&self) -> Result<(), MemberError> {
+        self.signal_kubelet(Signal::STOP)
+    }
+
+    /// Its kubelet goes on after a pause.
+    pub fn resume_kubelet(&self) -> Result<(), MemberError> {
+        self.signal_kubelet(Signal::CONT)?;
+        // Who waits for it stopped with it.
+        Ok(self.kubelet.resume()?)
+    }
+
+    /// The kubelet is the child of who entered the node's namespaces.
+    fn signal_kubelet(&self, signal: Signal) -> Result<(), MemberError> {
+        let id = self.kubelet.id().unwrap_or_default();
+        let path = PathBuf::from(format!("/proc/{id}/task/{id}/children"));
+        let children = std::fs::read_to_string(&path);
+        let children = children.map_err(MemberError::system("cannot read", &path))?;
+        for child in children.split_whitespace() {
+            let child = child.parse().ok().and_then(Pid::from_raw);
+            if let Some(child) = child {
+                let sent = rustix::process::kill_process(child, signal);
+                sent.map_err(|error| MemberError::system("cannot signal", &path)(error.into()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Starts its kubelet again and gives it the GPUs.

@@ -226,7 +226,9 @@ impl Trainer {
         let folder = path(uri);
         std::fs::create_dir_all(folder)?;
         // A rename is whole or not at all: a kill in between leaves the older one.
-        let (part, whole) = (folder.join("step.part"), folder.join("step"));
+        // Ranks of one placement share the folder.
+        let part = folder.join(format!("step.{}.part", self.options.rank));
+        let whole = folder.join("step");
         std::fs::write(&part, self.step.to_string())?;
         std::fs::rename(&part, &whole)?;
         self.saved = now;
