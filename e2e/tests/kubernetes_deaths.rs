@@ -10,18 +10,16 @@ use meridian_e2e::member::MemberOptions;
 use meridian_e2e::real_nodes::RealNodes;
 
 /// Steps of a start, in order.
-const STARTS: [Step; 9] = [
+const STARTS: [Step; 7] = [
     Step::Claimed,
     Step::Furnished,
     Step::PodMade,
     Step::PodsMade,
     Step::PodBound,
     Step::PodsBound,
-    Step::Recorded,
-    Step::GateMarked,
     Step::GateOpened,
 ];
-/// Steps after which a bind can be held: after the later ones nothing is left to be done again.
+/// Steps after which a bind can be held: after the last nothing is left to be done again.
 const HELD: [Step; 6] = [
     Step::Claimed,
     Step::Furnished,
@@ -31,12 +29,7 @@ const HELD: [Step; 6] = [
     Step::PodsBound,
 ];
 /// Moments of a start at which the job is deleted while there is no agent.
-const ALONE: [Step; 4] = [
-    Step::PodMade,
-    Step::Recorded,
-    Step::GateMarked,
-    Step::GateOpened,
-];
+const ALONE: [Step; 3] = [Step::PodMade, Step::PodsBound, Step::GateOpened];
 
 #[tokio::test]
 async fn what_one_life_of_an_agent_began_the_next_finishes_or_undoes() {

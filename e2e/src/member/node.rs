@@ -118,7 +118,10 @@ impl RealNode {
 
     /// Kills its kubelet: containers run on, and the node falls silent.
     pub async fn kill_kubelet(&mut self) -> Result<(), MemberError> {
-        Ok(self.kubelet.kill().await?)
+        // Who waits for it ends with it; the other way round, the two would not end at once.
+        self.signal_kubelet(Signal::KILL)?;
+        self.kubelet.ended(COMMAND_LIMIT).await?;
+        Ok(())
     }
 
     /// Stops its kubelet where it stands: containers run on, and the node falls silent.
