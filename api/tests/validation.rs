@@ -657,7 +657,10 @@ fn rules_of_placement_that_say_nothing_or_too_much_are_refused() {
         let (path, value) = place(field, value);
         refused(&[(path.as_str(), value)], words);
     };
-    let rule = |operator: &str, values: Value| json!({"required": [{"key": "tier", "operator": operator, "values": values}]});
+    let rule = |operator: &str, values: Value| {
+        let rule = json!({"key": "tier", "operator": operator, "values": values});
+        json!({"required": [rule]})
+    };
     refused_placement(
         "affinity",
         rule("In", json!([])),
@@ -693,6 +696,7 @@ fn rules_of_placement_that_say_nothing_or_too_much_are_refused() {
         "is 0, must be from 1 to 16000",
     );
     refused_placement("groups", json!([{"name": "home"}]), "names no cluster");
+    refused_placement("overflow", json!("Return"), "give at least two groups");
     let both = [
         ("/spec/placement/regions", json!({"anyOf": ["eu"]})),
         (

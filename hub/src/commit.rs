@@ -12,7 +12,7 @@ use meridian_api::kinds::region::GpuCounts;
 use meridian_api::meta::{Condition, ConditionStatus};
 use meridian_api::quantity::{GpuQuantity, Time};
 use meridian_api::units::{Millis, UnixMillis};
-use meridian_policies::model::{Contact, Placed, Regraded, Snapshot};
+use meridian_policies::model::{Contact, HeldIx, Placed, Plan, Regraded, Snapshot};
 use meridian_runtime::Clock;
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Compare, Operation, SharedStore, StoreError};
@@ -26,7 +26,7 @@ use crate::metrics::{
 };
 use crate::model::{ClusterState, Model, Situation, Written};
 use crate::sessions::{Refusal, Refusals};
-use crate::settle::{Change, Subject, to_json};
+use crate::settle::{Change, Subject, give_back, to_json};
 
 /// Findings in the status of a cluster: more than a person reads at once.
 const MAX_FINDINGS: usize = 64;
@@ -104,7 +104,7 @@ impl Committer {
 
     /// Writes down whose quota placements stand on, where that has changed. The revision of a
     /// conflict is returned: what the decision stood on has moved.
-    pub(crate) async fn regrade(
+    async fn regrade(
         &self,
         model: &mut Model,
         fence: Fence,
@@ -113,6 +113,44 @@ impl Committer {
     ) -> Result<Option<Revision>, StoreError> {
         for regraded in regraded.iter().take(REGRADES) {
             let Some(change) = regrade_change(model, snapshot, regraded) else {
+                continue;
+            };
+            match self.write(model, fence, change).await? {
+                Commit::Done(..) => {}
+                Commit::Conflict(at) => return Ok(Some(at)),
+                Commit::Deposed => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes down what a decision means for what is placed already. The revision of a conflict is
+    /// returned: what the decision stood on has moved.
+    pub(crate) async fn follow(
+        &self,
+        model: &mut Model,
+        fence: Fence,
+        snapshot: &Snapshot,
+        plan: &Plan,
+    ) -> Result<Option<Revision>, StoreError> {
+        let moved = self.give_back(model, fence, snapshot, &plan.returning);
+        if let Some(at) = moved.await? {
+            return Ok(Some(at));
+        }
+        self.regrade(model, fence, snapshot, &plan.regraded).await
+    }
+
+    /// Sends back to the queue what goes to an earlier group of its job.
+    async fn give_back(
+        &self,
+        model: &mut Model,
+        fence: Fence,
+        snapshot: &Snapshot,
+        returning: &[HeldIx],
+    ) -> Result<Option<Revision>, StoreError> {
+        for held in returning {
+            let held = &snapshot.held[held.index()];
+            let Some(change) = give_back(model, held.gang, held.epoch, snapshot.now) else {
                 continue;
             };
             match self.write(model, fence, change).await? {

@@ -507,11 +507,9 @@ impl Decider {
                 Commit::Deposed => return Ok(()),
             }
         }
-        let moved = self
-            .committer
-            .regrade(&mut self.model, fence, snapshot, &plan.regraded)
-            .await?;
-        if let Some(at) = moved {
+        let committer = &self.committer;
+        let moved = committer.follow(&mut self.model, fence, snapshot, &plan);
+        if let Some(at) = moved.await? {
             self.not_before = self.not_before.max(at);
             self.model.set_changed();
         }

@@ -4,7 +4,7 @@
 //! be written; `round` writes it. Never frees anything without proof.
 
 use bytes::Bytes;
-use meridian_api::ids::{GangId, Uid};
+use meridian_api::ids::{Epoch, GangId, Uid};
 use meridian_api::kinds::federated_job::{CauseAction, EndCause, ExitAction, Retry};
 use meridian_api::reasons::Reason;
 use meridian_api::units::UnixMillis;
@@ -111,6 +111,32 @@ fn smaller(
         record.gpus.whole()
     );
     write_row(model, job, record, Some(&row), now, Some(("Shrunk", told)))
+}
+
+/// The change that sends a running gang back to the queue, so that it goes to an earlier group of
+/// its job; `None` when it is gone or another meanwhile.
+#[must_use]
+pub(crate) fn give_back(
+    model: &Model,
+    gang: GangId,
+    epoch: Epoch,
+    now: UnixMillis,
+) -> Option<Change> {
+    let row = model
+        .placement(gang)
+        .filter(|row| row.record.epoch == epoch)?;
+    let event = Event::EvacuationRequested;
+    let change = try_event(model, model.job(gang.job), &row.record, event, now, None)?;
+    let record = &row.record;
+    let place = format!("{}/{}", record.cluster, record.pool);
+    let told = format!(
+        "gang {} leaves {place}: an earlier group of its job has room",
+        gang.index
+    );
+    Some(Change {
+        told: Some(("Stopping", told)),
+        ..change
+    })
 }
 
 /// True when a person drains the cluster.

@@ -382,3 +382,19 @@ fn a_refused_order_is_tried_again_under_the_next_epoch() {
         "a cluster that refuses does not spin the hub"
     );
 }
+
+#[test]
+fn overflow_goes_back_once_and_only_under_the_epoch_that_was_decided_on() {
+    let mut fixture = placed(State::Running);
+    let again = |fixture: &Fixture, epoch| give_back(&fixture.model, gang(0), epoch, NOW);
+    assert_eq!(again(&fixture, Epoch(FIRST.0 + 1)), None);
+    let change = again(&fixture, FIRST).expect("it runs");
+    let (word, told) = change.told.clone().expect("people hear of it");
+    assert_eq!(word, "Stopping");
+    assert!(
+        told.contains("an earlier group of its job has room"),
+        "{told}"
+    );
+    fixture.carry_out(&change);
+    assert_eq!(again(&fixture, FIRST), None);
+}

@@ -52,6 +52,7 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
             sliced(snapshot, gang, placed, &mut found);
         }
         choice::copies(snapshot, plan, &mut found);
+        choice::returning(snapshot, plan, &mut found);
         identity(snapshot, plan, &mut found);
         preemption::just(snapshot, plan, &mut found);
         if snapshot.holds.is_empty() && plan.preemptions.is_empty() {

@@ -17,6 +17,7 @@ use crate::candidates::{
 use crate::causes;
 use crate::choice::copies::Copies;
 use crate::choice::cost::{Fitted, bill};
+use crate::choice::overflow;
 use crate::choice::standing::Standings;
 use crate::fit::{Fit, fit};
 use crate::history::use_of;
@@ -77,6 +78,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     // Stable, so each part keeps the order of the queue.
     left.sort_by_key(|ix| round.borrows(*ix));
     let unplaced = causes::explain(&mut round, &left);
+    let returning = overflow::returns(&round);
     let Preemptions { made, lapsed, .. } = round.preemptions;
     let mut preemptions = made;
     let regraded = write_rows(snapshot, &mut placements, &mut preemptions);
@@ -86,6 +88,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         regraded,
         preemptions,
         lapsed,
+        returning,
     }
 }
 

@@ -44,6 +44,15 @@ pub fn render(snapshot: &Snapshot, plan: &Plan) -> String {
     for (position, unplaced) in plan.unplaced.iter().enumerate() {
         render_unplaced(&mut text, snapshot, position + 1, unplaced);
     }
+    for held in plan
+        .returning
+        .iter()
+        .filter_map(|ix| snapshot.held.get(ix.index()))
+    {
+        let cluster = &snapshot.clusters[held.cluster.index()].name;
+        let words = format_args!("goes back: gang {} from {cluster}", held.gang);
+        line(&mut text, words);
+    }
     text
 }
 

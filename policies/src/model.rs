@@ -14,7 +14,7 @@ mod score;
 
 pub use crate::choice::cost::Bill;
 pub use crate::choice::terms::{
-    Choice, ClusterFacts, DataNeed, Expected, Group, PoolFacts, RegionFacts, Shares,
+    Choice, ClusterFacts, DataNeed, Expected, Group, Overflowed, PoolFacts, RegionFacts, Shares,
 };
 pub use gang::{GangShape, RoleShape, SliceShape};
 pub use preemption::{
@@ -125,6 +125,9 @@ pub struct Snapshot {
     pub held: Vec<Held>,
     /// Gangs that wait for a place, by submission time, then id.
     pub waiting: Vec<Waiting>,
+    /// Placements in a later group of their job than the first, which want to go back.
+    #[serde(default)]
+    pub overflowed: Vec<Overflowed>,
     /// Hosts on which placements stand, as far as agents say, by pool.
     #[serde(default)]
     pub hosts: Vec<HostRow>,
@@ -472,6 +475,9 @@ pub struct Plan {
     pub unplaced: Vec<Unplaced>,
     /// Placements whose ledger rows are no longer what was written down.
     pub regraded: Vec<Regraded>,
+    /// Placements that are stopped to go back to an earlier group, the newest first.
+    #[serde(default)]
+    pub returning: Vec<HeldIx>,
     /// Gangs for which room is made, in the order in which they were decided. They wait on.
     #[serde(default)]
     pub preemptions: Vec<Preemption>,

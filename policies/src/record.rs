@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use crate::decide;
 use crate::diagnosis::cards;
 use crate::explain::cause_line;
-use crate::model::{Placed, Plan, Regraded, Snapshot, Unplaced, WaitingIx};
+use crate::model::{HeldIx, Placed, Plan, Regraded, Snapshot, Unplaced, WaitingIx};
 
 /// Version of the form. Fields of snapshot and plan may be added without a new one.
 pub const FORM: u32 = 1;
@@ -190,6 +190,18 @@ impl Recorded {
                 what: "who makes room for whom".to_owned(),
                 recorded: making_room(&self.snapshot, &self.plan),
                 here: making_room(&self.snapshot, plan),
+            });
+        }
+        if self.plan.returning != plan.returning {
+            let gangs = |plan: &Plan| {
+                let gang = |held: &HeldIx| self.snapshot.held.get(held.index());
+                let gangs = plan.returning.iter().filter_map(gang);
+                gangs.map(|held| format!("gang {}", held.gang)).collect()
+            };
+            found.push(Difference {
+                what: "what goes back to an earlier group".to_owned(),
+                recorded: gangs(&self.plan),
+                here: gangs(plan),
             });
         }
         if found.is_empty() {

@@ -24,7 +24,9 @@ pub use affinity::{
 };
 pub use needs::{Carried, CarriedConfigMap, Dependencies, Origin};
 pub use overrides::PlaceOverride;
-pub use placement::{ClusterSpan, DataSource, Flavor, Objective, Placement, RegionChoice, Split};
+pub use placement::{
+    ClusterSpan, DataSource, Flavor, Objective, Overflow, Placement, RegionChoice, Split,
+};
 pub use retry::{
     BackOff, CauseAction, CauseRule, EndCause, ExitAction, ExitRule, Retry, SuccessPolicy,
     SuccessRule,

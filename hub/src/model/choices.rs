@@ -5,19 +5,21 @@
 
 use std::collections::BTreeMap;
 
-use meridian_api::kinds::federated_job::{DataSource, FederatedJobSpec, PlacementGroup};
+use meridian_api::kinds::federated_job::{DataSource, FederatedJobSpec, Overflow, PlacementGroup};
 use meridian_api::kinds::gpu_pool::PoolCapacity;
 use meridian_api::kinds::spread::Division;
 use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::kinds::{GPUPool, MemberCluster};
 use meridian_api::reasons::Reason;
-use meridian_api::units::MicroMoney;
+use meridian_api::units::{MicroMoney, UnixMillis};
+use meridian_policies::lifecycle::State;
 use meridian_policies::model::{
-    Choice, ChoiceIx, ClusterFacts, DataNeed, Expected, Group, PoolFacts, RegionFacts, Shares,
+    Choice, ChoiceIx, ClusterFacts, DataNeed, Expected, Group, HeldIx, Overflowed, PoolFacts,
+    RegionFacts, Shares, Snapshot, Waiting,
 };
 
 use super::snapshot::Ordinals;
-use super::{Catalog, Trouble};
+use super::{Catalog, Job, Model, Trouble};
 
 /// The different wishes of a snapshot.
 pub(super) struct Choices {
@@ -185,6 +187,38 @@ pub(super) fn cluster_facts(cluster: &MemberCluster) -> ClusterFacts {
         labels: cluster.metadata.labels.clone(),
         taints: spec.taints.clone(),
         data_sets: spec.data_sets.clone(),
+    }
+}
+
+impl Model {
+    /// Placements that run in a later group of their job and want to go back to an earlier one.
+    pub(super) fn overflowed(
+        &self,
+        ordinals: &Ordinals,
+        choices: &mut Choices,
+        snapshot: &Snapshot,
+        now: UnixMillis,
+    ) -> Vec<Overflowed> {
+        let mut rows = Vec::new();
+        for (held, ix) in snapshot.held.iter().zip((0..).map(HeldIx)) {
+            let job = self.jobs.get(&held.gang.job);
+            let wishes = |job: &&Job| job.object.spec.placement.overflow == Overflow::Return;
+            let Some((job, row)) = job.filter(wishes).zip(self.placements.get(&held.gang)) else {
+                continue;
+            };
+            if row.record.state != State::Running || row.record.origin.is_some() {
+                continue;
+            }
+            // A job in trouble stays where it is.
+            if let Ok(gang) = self.waiting_row(ordinals, choices, job, held.gang, now) {
+                let shape = row.record.shape();
+                rows.push(Overflowed {
+                    held: ix,
+                    gang: Waiting { shape, ..gang },
+                });
+            }
+        }
+        rows
     }
 }
 

@@ -132,6 +132,7 @@ impl Model {
                 Err(trouble) => troubled.push((*gang, trouble)),
             }
         }
+        snapshot.overflowed = self.overflowed(&ordinals, &mut choices, &snapshot, situation.now);
         snapshot.choices = choices.into_rows();
         snapshot
             .waiting
@@ -401,7 +402,7 @@ impl Model {
         }
     }
 
-    fn waiting_row(
+    pub(super) fn waiting_row(
         &self,
         ordinals: &Ordinals,
         choices: &mut Choices,

@@ -236,3 +236,26 @@ fn a_group_of_an_unknown_cluster_is_misconfigured() {
     assert_eq!(trouble.reason, Reason::Misconfigured);
     assert!(trouble.message.contains("nowhere"), "{}", trouble.message);
 }
+
+#[test]
+fn what_overflowed_and_wants_back_is_told_to_the_decision() {
+    let mut fixture = Fixture::new(4);
+    let ordered = json!({"ordered": ["us", "eu"]});
+    fixture.object(
+        "regions/-/us",
+        "Region",
+        &json!({"timeZone": "America/New_York"}),
+    );
+    fixture.job(
+        &json!({"placement": {"regions": ordered, "overflow": "Return"}}),
+        &json!({}),
+    );
+    fixture.place(0, FIRST, State::Running);
+    let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
+    let row = &snapshot.overflowed[0];
+    assert_eq!(row.gang.gang, snapshot.held[row.held.index()].gang);
+    assert_eq!(row.gang.shape.roles[0].min, row.gang.shape.roles[0].max);
+    fixture.job(&json!({"placement": {"regions": ordered}}), &json!({}));
+    let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
+    assert!(snapshot.overflowed.is_empty());
+}

@@ -65,6 +65,41 @@ pub(super) fn kept(snapshot: &Snapshot, gang: &Waiting, placed: &Placed, found: 
     }
 }
 
+/// Only what asks for it goes back, each once, and of gangs alike the newest first.
+pub(super) fn returning(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let mut wishes: BTreeMap<_, _> = BTreeMap::new();
+    for row in &snapshot.overflowed {
+        wishes.insert(row.held, row);
+    }
+    let mut last = None;
+    for ix in &plan.returning {
+        let (Some(row), Some(held)) = (wishes.remove(ix), snapshot.held.get(ix.index())) else {
+            report(
+                found,
+                "S20",
+                format!("placement {} goes back unasked", ix.0),
+            );
+            continue;
+        };
+        if row.gang.gang != held.gang {
+            report(
+                found,
+                "S20",
+                format!("gang {} goes back as another", held.gang),
+            );
+        }
+        let age = (held.since, held.gang);
+        if last.is_some_and(|last| last < age) {
+            report(
+                found,
+                "S20",
+                format!("gang {} goes back after older ones", held.gang),
+            );
+        }
+        last = Some(age);
+    }
+}
+
 /// Every spread and division that a plan breaks where it places something.
 pub(super) fn copies(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
     let mut placed: BTreeMap<_, Vec<&Placed>> = BTreeMap::new();

@@ -66,7 +66,7 @@ impl Bill {
     }
 
     /// The number that the objective makes least: money, milliseconds, or their product, which
-    /// needs no price of time (as energy times delay in the design of chips), in money-milliseconds.
+    /// needs no price of time (as energy times delay in the design of chips).
     #[must_use]
     pub fn measured_by(&self, objective: Objective) -> u64 {
         let money = u64::try_from(self.total().0).unwrap_or(0);

@@ -13,7 +13,7 @@ use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::units::{MicroMoney, Millis};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{ClusterIx, RegionIx, Snapshot};
+use crate::model::{ClusterIx, HeldIx, RegionIx, Snapshot, Waiting};
 
 /// What a job asks of its place, beyond the lists of regions, clusters and flavors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -109,6 +109,15 @@ pub struct Group {
     pub clusters: Vec<ClusterIx>,
     /// Rules on labels, all of which hold.
     pub labels: Vec<LabelRule>,
+}
+
+/// A placement that would rather be where there was no room for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overflowed {
+    /// Which.
+    pub held: HeldIx,
+    /// The gang as it would wait, in its present size.
+    pub gang: Waiting,
 }
 
 /// What a gang's run is expected to be like.

@@ -1,13 +1,14 @@
 //! Where gangs go, by cost, law, data, taints, labels, networks and groups: golden plans and the
 //! rules one by one.
 
+use meridian_api::ids::GangId;
 use meridian_api::kinds::federated_job::{
     Affinity, FabricWish, LabelOperator, LabelRule, Objective, Toleration, TolerationOperator,
 };
 use meridian_api::kinds::gpu_pool::{Fabric, FabricKind, PoolCapacity};
 use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
 use meridian_api::kinds::workload_class::CapacityType;
-use meridian_api::units::{MicroMoney, Millis};
+use meridian_api::units::{MicroMoney, Millis, UnixMillis};
 use meridian_policies::check::check;
 use meridian_policies::decide;
 use meridian_policies::model::*;
@@ -218,6 +219,66 @@ fn the_next_group_is_used_when_the_first_is_full() {
         world = asking(world, name, choice());
     }
     golden("choice_groups", &world);
+}
+
+/// Gangs that run in `west` because `east` was full, placed one after the other, and so many free
+/// hosts in `east` now.
+fn overflowed(minutes: &[i64], free: u32) -> World {
+    let group = |name: &str, region| Group {
+        name: name.to_owned(),
+        regions: vec![RegionIx(region)],
+        ..Group::default()
+    };
+    let choice = Choice {
+        groups: vec![group("home", 0), group("cloud", 2)],
+        ..Choice::default()
+    };
+    let mut world = three_regions();
+    world.0.now = UnixMillis(6_000_000);
+    world.0.pools[0].shapes = vec![hosts(free, &["r1"], 8)];
+    for minute in minutes {
+        let name = format!("placed-at-{minute}");
+        world = asking(world, &name, choice.clone()).held(0, 16);
+        let gang = world.0.waiting.pop().expect("just made");
+        let number = u32::try_from(world.0.held.len()).expect("a small table");
+        let held = world.0.held.last_mut().expect("just made");
+        held.gang = GangId {
+            index: number,
+            ..gang.gang
+        };
+        held.since = UnixMillis(minute * 60_000);
+        (held.cluster, held.pool) = (ClusterIx(2), Some(PoolIx(2)));
+        world.0.overflowed.push(Overflowed {
+            held: HeldIx(number - 1),
+            gang: Waiting {
+                gang: held.gang,
+                ..gang
+            },
+        });
+    }
+    world
+}
+
+#[test]
+fn overflow_is_given_back_newest_first_when_the_first_group_frees() {
+    // Scenario 13. Now is minute 100; each gang takes two hosts.
+    let going = |minutes: &[i64], free| {
+        let world = overflowed(minutes, free);
+        let plan = decide(&world.0);
+        assert_eq!(check(&world.0, &plan), []);
+        plan.returning
+            .iter()
+            .map(|held| minutes[held.index()])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(going(&[10, 30, 20], 4), [30, 20]);
+    assert_eq!(going(&[10, 30, 20], 1), Vec::<i64>::new());
+    // Who was placed a minute ago stays; what waits goes first.
+    assert_eq!(going(&[10, 99], 2), [10]);
+    let mut world = overflowed(&[10, 30, 20], 4);
+    world = asking(world, "waits", Choice::default());
+    world.0.waiting[0].clusters = vec![ClusterIx(0)];
+    golden("choice_overflow_returns", &world);
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub struct PlaceOverride {
     /// Clusters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
-    /// Registry that every image comes from there, in place of the one it names: `eu.mirror.example`.
+    /// Registry that every image comes from there, in place of the one it names:
+    /// `eu.mirror.example`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_registry: Option<String>,
     /// Environment of every container there, over what the template says.

@@ -31,6 +31,10 @@ pub struct Placement {
     /// In place of `regions`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<PlacementGroup>,
+    /// What becomes of what runs in a later group, or a later one of `regions.ordered`, when an
+    /// earlier one has room again.
+    #[serde(default)]
+    pub overflow: Overflow,
     /// Labels that clusters must or should have.
     #[serde(default, skip_serializing_if = "Affinity::is_empty")]
     pub affinity: Affinity,
@@ -40,8 +44,9 @@ pub struct Placement {
     /// Network between hosts that it needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<FabricWish>,
-    /// Hardware that it accepts; empty accepts all. Best first, unless speeds differ or an objective
-    /// but `Balanced` is named: then cost and time decide, and the order only between equals.
+    /// Hardware that it accepts; empty accepts all. Best first, unless speeds differ or another
+    /// objective than `Balanced` is named: then cost and time decide, and the order only between
+    /// equals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flavors: Vec<Flavor>,
     /// Capacity that it may stand on; empty = what its class may.
@@ -68,6 +73,16 @@ pub struct Placement {
     /// Law under which it must run: `EU`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jurisdiction: Option<String>,
+}
+
+/// What becomes of what runs elsewhere because the first choice was full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Overflow {
+    /// It stays to its end.
+    #[default]
+    Stay,
+    /// It is stopped, as for a drain, and queued again: of all that may go back the newest first.
+    Return,
 }
 
 /// Regions that a job accepts: exactly one of the two lists.
@@ -171,61 +186,9 @@ pub struct DataSource {
 
 impl Placement {
     pub(super) fn check(&self, found: &mut Findings) {
-        if let Some(regions) = &self.regions {
-            if regions.ordered.is_empty() == regions.any_of.is_empty() {
-                let message = "give either ordered (best first) or anyOf, with at least one region";
-                found.invalid("spec.placement.regions", message);
-            }
-            found.names("spec.placement.regions.ordered", &regions.ordered);
-            found.names("spec.placement.regions.anyOf", &regions.any_of);
-        }
-        found.names("spec.placement.clusters", &self.clusters);
-        if self.regions.is_some() && !self.groups.is_empty() {
-            let message = "regions and groups both order clusters: put the regions into the groups";
-            found.add("spec.placement.groups", FieldReason::Forbidden, message);
-        }
-        check_groups(&self.groups, found);
-        check_rules(
-            "spec.placement.affinity.required",
-            &self.affinity.required,
-            found,
-        );
-        check_rules(
-            "spec.placement.affinity.preferred",
-            &self.affinity.preferred,
-            found,
-        );
-        let path = "spec.placement.tolerations";
-        found.too_many(path, self.tolerations.len(), MAX_RULES);
-        for (index, toleration) in self.tolerations.iter().enumerate() {
-            toleration.check(&format!("{path}[{index}]"), found);
-        }
-        if let Some(division) = &self.division {
-            division.check("spec.placement.division", found);
-        }
-        if let Some(fabric) = &self.fabric {
-            fabric.check("spec.placement.fabric", found);
-        }
-        let flavors: Vec<String> = self
-            .flavors
-            .iter()
-            .map(|flavor| flavor.name.clone())
-            .collect();
-        found.names("spec.placement.flavors", &flavors);
-        for (index, flavor) in self.flavors.iter().enumerate() {
-            if flavor.speed.0 == 0 {
-                let path = format!("spec.placement.flavors[{index}].speed");
-                found.invalid(
-                    &path,
-                    "is 0, so the job would never end: leave the flavor out",
-                );
-            }
-            check_env(
-                &format!("spec.placement.flavors[{index}].env"),
-                &flavor.env,
-                found,
-            );
-        }
+        self.check_places(found);
+        self.check_rules(found);
+        self.check_flavors(found);
         if self.split.is_some() != (self.cluster_span == ClusterSpan::Split) {
             let message = "clusterSpan: Split and split belong together: give both or none";
             found.invalid("spec.placement.split", message);
@@ -250,6 +213,65 @@ impl Placement {
             "spec.placement.jurisdiction",
             self.jurisdiction.as_deref().unwrap_or_default(),
         );
+    }
+
+    /// Regions, clusters and groups by name.
+    fn check_places(&self, found: &mut Findings) {
+        if let Some(regions) = &self.regions {
+            if regions.ordered.is_empty() == regions.any_of.is_empty() {
+                let message = "give either ordered (best first) or anyOf, with at least one region";
+                found.invalid("spec.placement.regions", message);
+            }
+            found.names("spec.placement.regions.ordered", &regions.ordered);
+            found.names("spec.placement.regions.anyOf", &regions.any_of);
+        }
+        found.names("spec.placement.clusters", &self.clusters);
+        if self.regions.is_some() && !self.groups.is_empty() {
+            let message = "regions and groups both order clusters: put the regions into the groups";
+            found.add("spec.placement.groups", FieldReason::Forbidden, message);
+        }
+        check_groups(&self.groups, found);
+        let regions = self.regions.as_ref();
+        let ordered = regions.map_or(0, |regions| regions.ordered.len());
+        if self.overflow == Overflow::Return && self.groups.len().max(ordered) < 2 {
+            let message = "Return goes back to an earlier group: give at least two groups, or two \
+                           regions in order";
+            found.invalid("spec.placement.overflow", message);
+        }
+    }
+
+    /// Rules on labels, taints, networks and shares.
+    fn check_rules(&self, found: &mut Findings) {
+        let Affinity {
+            required,
+            preferred,
+        } = &self.affinity;
+        check_rules("spec.placement.affinity.required", required, found);
+        check_rules("spec.placement.affinity.preferred", preferred, found);
+        let path = "spec.placement.tolerations";
+        found.too_many(path, self.tolerations.len(), MAX_RULES);
+        for (index, toleration) in self.tolerations.iter().enumerate() {
+            toleration.check(&format!("{path}[{index}]"), found);
+        }
+        if let Some(division) = &self.division {
+            division.check("spec.placement.division", found);
+        }
+        if let Some(fabric) = &self.fabric {
+            fabric.check("spec.placement.fabric", found);
+        }
+    }
+
+    fn check_flavors(&self, found: &mut Findings) {
+        let names = self.flavors.iter().map(|flavor| flavor.name.clone());
+        found.names("spec.placement.flavors", &names.collect::<Vec<_>>());
+        for (index, flavor) in self.flavors.iter().enumerate() {
+            let path = format!("spec.placement.flavors[{index}]");
+            if flavor.speed.0 == 0 {
+                let message = "is 0, so the job would never end: leave the flavor out";
+                found.invalid(&format!("{path}.speed"), message);
+            }
+            check_env(&format!("{path}.env"), &flavor.env, found);
+        }
     }
 }
 
