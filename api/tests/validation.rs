@@ -696,6 +696,12 @@ fn rules_of_placement_that_say_nothing_or_too_much_are_refused() {
         "is 0, must be from 1 to 16000",
     );
     refused_placement("groups", json!([{"name": "home"}]), "names no cluster");
+    let nobody = json!([{"rule": "Apart", "topologyKey": "cluster", "matchLabels": {}}]);
+    refused_placement(
+        "jobAffinity",
+        nobody,
+        "must be given, for example {app: indexer}",
+    );
     refused_placement("overflow", json!("Return"), "give at least two groups");
     let both = [
         ("/spec/placement/regions", json!({"anyOf": ["eu"]})),

@@ -231,7 +231,7 @@ fn a_drained_cluster_sends_its_gangs_back_to_the_queue() {
 }
 
 /// When a gang that runs is told to stop, in a cluster tainted at second 1000.
-fn stopped_at(tolerations: serde_json::Value) -> Option<UnixMillis> {
+fn stopped_at(tolerations: &serde_json::Value) -> Option<UnixMillis> {
     let mut fixture = Fixture::new(4);
     fixture.job(
         &json!({"placement": {"tolerations": tolerations}}),
@@ -270,15 +270,15 @@ fn a_taint_ends_work_when_its_toleration_does() {
         }
         json!([row])
     };
-    assert_eq!(stopped_at(json!([])), Some(UnixMillis(added)));
-    assert_eq!(stopped_at(bears(json!(0))), Some(UnixMillis(added)));
+    assert_eq!(stopped_at(&json!([])), Some(UnixMillis(added)));
+    assert_eq!(stopped_at(&bears(json!(0))), Some(UnixMillis(added)));
     assert_eq!(
-        stopped_at(bears(json!(300))),
+        stopped_at(&bears(json!(300))),
         Some(UnixMillis(added + 300_000))
     );
-    assert_eq!(stopped_at(bears(json!(null))), None);
+    assert_eq!(stopped_at(&bears(json!(null))), None);
     let other = json!([{"key": "other", "operator": "Exists"}]);
-    assert_eq!(stopped_at(other), Some(UnixMillis(added)));
+    assert_eq!(stopped_at(&other), Some(UnixMillis(added)));
 }
 
 #[test]

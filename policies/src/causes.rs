@@ -87,6 +87,7 @@ fn of_kind(round: &mut Round<'_>, ix: WaitingIx, mask: Mask, rooms: &mut Rooms) 
     }
     causes.extend(per_job(round, gang));
     causes.extend(round.copies_cause(ix));
+    causes.extend(round.others_causes(ix));
     causes.extend(of_places(round, ix, mask, rooms));
     causes.sort();
     causes.dedup();

@@ -53,6 +53,7 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
         }
         choice::copies(snapshot, plan, &mut found);
         choice::returning(snapshot, plan, &mut found);
+        choice::near_others(snapshot, plan, &mut found);
         identity(snapshot, plan, &mut found);
         preemption::just(snapshot, plan, &mut found);
         if snapshot.holds.is_empty() && plan.preemptions.is_empty() {

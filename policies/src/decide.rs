@@ -6,7 +6,6 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use meridian_api::ids::Uid;
 use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::units::{MilliGpus, Resources};
 
@@ -17,14 +16,15 @@ use crate::candidates::{
 use crate::causes;
 use crate::choice::copies::Copies;
 use crate::choice::cost::{Fitted, bill};
+use crate::choice::others::Others;
 use crate::choice::overflow;
 use crate::choice::standing::Standings;
 use crate::fit::{Fit, fit};
 use crate::history::use_of;
+use crate::kinds::{Kind, kinds};
 use crate::model::{
-    Accepted, ChoiceIx, ClassIx, ClusterIx, FlavorIx, GangShape, HeldIx, HoldRoom, Lacking, Place,
-    Placed, Plan, Pool, PoolIx, Preemption, RegionIx, Regraded, Score, Shape, Snapshot, TenantIx,
-    Use, Waiting, WaitingIx,
+    HeldIx, HoldRoom, Place, Placed, Plan, Pool, PoolIx, Preemption, Regraded, Score, Shape,
+    Snapshot, Use, Waiting, WaitingIx,
 };
 use crate::order::Queue;
 use crate::preempt::Preemptions;
@@ -86,9 +86,9 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         placements,
         unplaced,
         regraded,
+        returning,
         preemptions,
         lapsed,
-        returning,
     }
 }
 
@@ -114,9 +114,6 @@ fn write_rows(
         .map(|((held, _), rows)| Regraded { held, rows })
         .collect()
 }
-
-/// Gangs that differ in nothing a decision looks at, their age and priority apart.
-type Kind = u32;
 
 /// What a decision knows of one pool.
 pub(crate) struct PoolState {
@@ -160,6 +157,7 @@ pub(crate) struct Round<'a> {
     slots: Vec<Option<Slot>>,
     pub(crate) standings: Standings,
     pub(crate) copies: Copies,
+    pub(crate) others: Others,
 }
 
 impl<'a> Round<'a> {
@@ -186,6 +184,7 @@ impl<'a> Round<'a> {
             open: open_pools(snapshot),
             standings: Standings::new(snapshot),
             copies: Copies::new(snapshot),
+            others: Others::new(snapshot),
             kinds,
             shape_of,
             remembered: BTreeMap::new(),
@@ -232,8 +231,8 @@ impl<'a> Round<'a> {
         }
         self.keep_quota(mask);
         let best = self.best(ix, reach, mask);
-        // The next of an array must not get room where its spread does not let it go.
-        if best.is_none() && hold.is_none() && !choice(snapshot, gang).is_divided() {
+        // It must not get room where the places of others do not let it go.
+        if best.is_none() && hold.is_none() && !choice(snapshot, gang).minds_others() {
             self.make_room(ix, reach, mask);
         }
         self.give_back_quota(mask);
@@ -250,8 +249,9 @@ impl<'a> Round<'a> {
             self.leave_hold(hold);
             self.remembered.clear();
         }
-        self.copies
-            .placed(gang.gang.job, self.snapshot.pools[pool.index()].cluster);
+        let cluster = snapshot.pools[pool.index()].cluster;
+        self.copies.placed(gang.gang.job, cluster);
+        self.others.placed(snapshot, ix, cluster);
         let gpus = gang.shape.gpus(&pods);
         Some(Placed {
             waiting: ix,
@@ -356,6 +356,7 @@ impl<'a> Round<'a> {
             if !allows_cluster(gang, source.cluster, cluster)
                 || lacks(gang, source.cluster).is_some()
                 || !self.copies.allows(gang.gang.job, source.cluster)
+                || !self.others.allow(self.snapshot, gang, source.cluster)
             {
                 continue;
             }
@@ -548,46 +549,4 @@ fn least_of(a: Resources, b: Resources) -> Resources {
         cpu: a.cpu.min(b.cpu),
         memory: a.memory.min(b.memory),
     }
-}
-
-/// What makes a kind.
-type KindKey<'a> = (
-    TenantIx,
-    ClassIx,
-    &'a GangShape,
-    Vec<(FlavorIx, u32)>,
-    &'a [RegionIx],
-    &'a [ClusterIx],
-    &'a [Lacking],
-    MilliGpus,
-    ChoiceIx,
-    Option<Uid>,
-);
-
-/// The kind and the ordinal of the shape of each waiting gang.
-fn kinds(snapshot: &Snapshot) -> (Vec<Kind>, Vec<u32>) {
-    let mut by_key: BTreeMap<KindKey<'_>, Kind> = BTreeMap::new();
-    let mut by_shape: BTreeMap<&GangShape, u32> = BTreeMap::new();
-    let (mut kinds, mut shape_of) = (Vec::new(), Vec::new());
-    for gang in &snapshot.waiting {
-        let flavor = |accepted: &Accepted| (accepted.flavor, accepted.speed);
-        let key = (
-            gang.tenant,
-            gang.class,
-            &gang.shape,
-            gang.flavors.iter().map(flavor).collect(),
-            gang.regions.as_slice(),
-            gang.clusters.as_slice(),
-            gang.lacking.as_slice(),
-            gang.job_gpus,
-            gang.choice,
-            // Where others of the job stand decides too.
-            choice(snapshot, gang).is_divided().then_some(gang.gang.job),
-        );
-        let next = u32::try_from(by_key.len()).unwrap_or(u32::MAX);
-        kinds.push(*by_key.entry(key).or_insert(next));
-        let next = u32::try_from(by_shape.len()).unwrap_or(u32::MAX);
-        shape_of.push(*by_shape.entry(&gang.shape).or_insert(next));
-    }
-    (kinds, shape_of)
 }

@@ -18,6 +18,7 @@ pub mod explain;
 mod fill;
 pub mod fit;
 pub mod history;
+mod kinds;
 pub mod lifecycle;
 pub mod model;
 pub mod nodes;

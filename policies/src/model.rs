@@ -14,7 +14,8 @@ mod score;
 
 pub use crate::choice::cost::Bill;
 pub use crate::choice::terms::{
-    Choice, ClusterFacts, DataNeed, Expected, Group, Overflowed, PoolFacts, RegionFacts, Shares,
+    Choice, ClusterFacts, DataNeed, Expected, Group, JobWish, Overflowed, PoolFacts, RegionFacts,
+    Selector, Shares,
 };
 pub use gang::{GangShape, RoleShape, SliceShape};
 pub use preemption::{
@@ -117,6 +118,9 @@ pub struct Snapshot {
     /// What jobs ask of their place, each different wish once; none = nothing is asked for.
     #[serde(default)]
     pub choices: Vec<Choice>,
+    /// Jobs that the wishes of others name by their labels.
+    #[serde(default)]
+    pub selectors: Vec<Selector>,
     /// Clusters, by name.
     pub clusters: Vec<Cluster>,
     /// Pools, by cluster and name.

@@ -109,8 +109,8 @@ pub(crate) fn slots(snapshot: &Snapshot, ledger: &Ledger<'_>, kinds: &[u32]) -> 
             continue;
         }
         let gang = &snapshot.waiting[ix.index()];
-        // A slot is in one pool, and may be where the next of an array must not go.
-        if choice(snapshot, gang).is_divided() {
+        // A slot is in one pool, and may be where others do not let it go.
+        if choice(snapshot, gang).minds_others() {
             continue;
         }
         let per_job = gpus_per_job(&snapshot.tenants, gang.tenant);

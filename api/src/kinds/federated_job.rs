@@ -20,7 +20,8 @@ use serde_json::Value;
 use crate::meta::{Object, Spec};
 use crate::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity, Span, Time};
 pub use affinity::{
-    Affinity, FabricWish, LabelOperator, LabelRule, PlacementGroup, Toleration, TolerationOperator,
+    Affinity, FabricWish, JobRelation, JobRule, LabelOperator, LabelRule, PlacementGroup,
+    Toleration, TolerationOperator,
 };
 pub use needs::{Carried, CarriedConfigMap, Dependencies, Origin};
 pub use overrides::PlaceOverride;

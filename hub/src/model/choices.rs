@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use meridian_api::ids::GangId;
 use meridian_api::kinds::federated_job::{DataSource, FederatedJobSpec, Overflow, PlacementGroup};
 use meridian_api::kinds::gpu_pool::PoolCapacity;
 use meridian_api::kinds::spread::Division;
@@ -14,8 +15,8 @@ use meridian_api::reasons::Reason;
 use meridian_api::units::{MicroMoney, UnixMillis};
 use meridian_policies::lifecycle::State;
 use meridian_policies::model::{
-    Choice, ChoiceIx, ClusterFacts, DataNeed, Expected, Group, HeldIx, Overflowed, PoolFacts,
-    RegionFacts, Shares, Snapshot, Waiting,
+    Choice, ChoiceIx, ClusterFacts, DataNeed, Expected, Group, HeldIx, JobWish, Overflowed,
+    PoolFacts, RegionFacts, Selector, Shares, Snapshot, Waiting, WaitingIx,
 };
 
 use super::snapshot::Ordinals;
@@ -25,31 +26,64 @@ use super::{Catalog, Job, Model, Trouble};
 pub(super) struct Choices {
     rows: Vec<Choice>,
     known: BTreeMap<Choice, ChoiceIx>,
+    selectors: Vec<Selector>,
 }
 
 impl Choices {
     /// Those that are known, at least the one that asks for nothing.
-    pub(super) fn new(mut rows: Vec<Choice>) -> Self {
+    pub(super) fn new(mut rows: Vec<Choice>, selectors: Vec<Selector>) -> Self {
         if rows.is_empty() {
             rows.push(Choice::default());
         }
         let known = rows.iter().cloned().zip((0..).map(ChoiceIx)).collect();
-        Self { rows, known }
+        Self {
+            rows,
+            known,
+            selectors,
+        }
     }
 
-    /// All of them, by ordinal.
-    pub(super) fn into_rows(self) -> Vec<Choice> {
-        self.rows
+    /// All of them, by ordinal, and the jobs that they name.
+    pub(super) fn into_rows(self) -> (Vec<Choice>, Vec<Selector>) {
+        (self.rows, self.selectors)
+    }
+
+    /// What a job asks of other jobs in its namespace.
+    fn jobs(&mut self, job: &Job) -> Vec<JobWish> {
+        let namespace = job.key.namespace.clone().unwrap_or_default();
+        let mut wishes = Vec::new();
+        for rule in &job.object.spec.placement.job_affinity {
+            let same = |known: &Selector| {
+                known.namespace == namespace && known.labels == rule.match_labels
+            };
+            let at = self.selectors.iter().position(same).unwrap_or_else(|| {
+                self.selectors.push(Selector {
+                    namespace: namespace.clone(),
+                    labels: rule.match_labels.clone(),
+                    ..Selector::default()
+                });
+                self.selectors.len() - 1
+            });
+            wishes.push(JobWish {
+                rule: rule.rule,
+                topology_key: rule.topology_key.clone(),
+                selector: u32::try_from(at).unwrap_or(u32::MAX),
+            });
+        }
+        wishes
     }
 
     /// What a job asks for, of a class that may use some kinds of capacity.
     pub(super) fn of(
         &mut self,
         ordinals: &Ordinals,
-        spec: &FederatedJobSpec,
+        job: &Job,
         may_use: &[CapacityType],
     ) -> Result<ChoiceIx, Trouble> {
-        let choice = choice(ordinals, spec, may_use)?;
+        let choice = Choice {
+            jobs: self.jobs(job),
+            ..choice(ordinals, &job.object.spec, may_use)?
+        };
         if let Some(known) = self.known.get(&choice) {
             return Ok(*known);
         }
@@ -105,6 +139,7 @@ fn choice(
             .as_ref()
             .map(|it| shares(ordinals, it))
             .transpose()?,
+        jobs: Vec::new(),
     })
 }
 
@@ -191,6 +226,27 @@ pub(super) fn cluster_facts(cluster: &MemberCluster) -> ClusterFacts {
 }
 
 impl Model {
+    /// Notes which gangs are of the jobs that the wishes of others name.
+    pub(super) fn select(&self, snapshot: &mut Snapshot) {
+        for selector in &mut snapshot.selectors {
+            let is_meant = |gang: &GangId| {
+                self.jobs.get(&gang.job).is_some_and(|job| {
+                    let labels = &job.object.metadata.labels;
+                    let mut wanted = selector.labels.iter();
+                    job.key.namespace.as_deref() == Some(selector.namespace.as_str())
+                        && wanted.all(|(key, value)| labels.get(key) == Some(value))
+                })
+            };
+            let held = (0..).map(HeldIx).zip(&snapshot.held);
+            let held = held.filter(|(_, row)| is_meant(&row.gang));
+            let held = held.map(|(ix, _)| ix).collect();
+            let waiting = (0..).map(WaitingIx).zip(&snapshot.waiting);
+            let waiting = waiting.filter(|(_, row)| is_meant(&row.gang));
+            let waiting = waiting.map(|(ix, _)| ix).collect();
+            (selector.held, selector.waiting) = (held, waiting);
+        }
+    }
+
     /// Placements that run in a later group of their job and want to go back to an earlier one.
     pub(super) fn overflowed(
         &self,

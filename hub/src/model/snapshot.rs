@@ -116,7 +116,7 @@ impl Model {
         snapshot.pools = self.pool_rows(&ordinals);
         snapshot.held = self.held_rows(&ordinals, &snapshot.pools);
         let mut troubled = Vec::new();
-        let mut choices = Choices::new(Vec::new());
+        let mut choices = Choices::new(Vec::new(), Vec::new());
         for gang in &self.waiting {
             let Some(job) = self.jobs.get(&gang.job) else {
                 continue;
@@ -133,10 +133,11 @@ impl Model {
             }
         }
         snapshot.overflowed = self.overflowed(&ordinals, &mut choices, &snapshot, situation.now);
-        snapshot.choices = choices.into_rows();
+        (snapshot.choices, snapshot.selectors) = choices.into_rows();
         snapshot
             .waiting
             .sort_by_key(|row| (row.submitted, row.gang));
+        self.select(&mut snapshot);
         Labelled { snapshot, troubled }
     }
 
@@ -164,7 +165,9 @@ impl Model {
         let job = Job::new(job, self.revision);
         let mut labelled = self.snapshot(situation);
         let ordinals = self.ordinals(&self.catalog);
-        let mut choices = Choices::new(std::mem::take(&mut labelled.snapshot.choices));
+        let snapshot = &mut labelled.snapshot;
+        let selectors = std::mem::take(&mut snapshot.selectors);
+        let mut choices = Choices::new(std::mem::take(&mut snapshot.choices), selectors);
         for index in 0..job.gang_count() {
             let gang = GangId {
                 job: HYPOTHETICAL,
@@ -178,7 +181,9 @@ impl Model {
                 situation.now,
             )?);
         }
-        labelled.snapshot.choices = choices.into_rows();
+        let snapshot = &mut labelled.snapshot;
+        (snapshot.choices, snapshot.selectors) = choices.into_rows();
+        self.select(snapshot);
         Ok((labelled, HYPOTHETICAL))
     }
 
@@ -451,7 +456,7 @@ impl Model {
             next_epoch: epoch,
             spec_revision: job.spec_revision,
             evicted_by: Vec::new(),
-            choice: choices.of(ordinals, spec, may_use)?,
+            choice: choices.of(ordinals, job, may_use)?,
             expected: expected(spec),
         })
     }

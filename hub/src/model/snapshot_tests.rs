@@ -259,3 +259,20 @@ fn what_overflowed_and_wants_back_is_told_to_the_decision() {
     let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
     assert!(snapshot.overflowed.is_empty());
 }
+
+#[test]
+fn jobs_that_others_name_by_labels_are_found() {
+    let mut fixture = Fixture::new(4);
+    let rule = json!({"rule": "Apart", "topologyKey": "cluster", "matchLabels": {"app": "a"}});
+    let apart = json!({"placement": {"jobAffinity": [rule]}, "copies": 2});
+    fixture.job(&apart, &json!({"labels": {"app": "a", "tier": "b"}}));
+    fixture.place(0, FIRST, State::Running);
+    let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
+    let selector = &snapshot.selectors[0];
+    assert_eq!((selector.held.len(), selector.waiting.len()), (1, 1));
+    assert_eq!(snapshot.choices[1].jobs[0].selector, 0);
+    fixture.job(&apart, &json!({"labels": {"app": "other"}}));
+    let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
+    let selector = &snapshot.selectors[0];
+    assert!(selector.held.is_empty() && selector.waiting.is_empty());
+}

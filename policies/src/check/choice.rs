@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use meridian_api::kinds::federated_job::{LabelOperator, LabelRule, TolerationOperator};
+use meridian_api::kinds::federated_job::{
+    JobRelation, LabelOperator, LabelRule, TolerationOperator,
+};
 use meridian_api::kinds::gpu_pool::PoolCapacity;
 use meridian_api::kinds::member_cluster::TaintEffect;
 use meridian_api::kinds::spread::DivisionRule;
@@ -62,6 +64,45 @@ pub(super) fn kept(snapshot: &Snapshot, gang: &Waiting, placed: &Placed, found: 
         let (cluster, pool) = (&place.cluster.name, &pool.name);
         let message = format!("gang {} placed in {cluster}/{pool}, {what}", gang.gang);
         report(found, "S20", message);
+    }
+}
+
+/// Wishes on other jobs hold at the moment at which each gang is placed.
+pub(super) fn near_others(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    if snapshot.selectors.is_empty() {
+        return;
+    }
+    let value = |cluster: ClusterIx, key: &str| {
+        let place = Place {
+            snapshot,
+            cluster: snapshot.clusters.get(cluster.index())?,
+            pool: snapshot.pools.first()?,
+        };
+        place.value(key)
+    };
+    for (position, placed) in plan.placements.iter().enumerate() {
+        let gang = &snapshot.waiting[placed.waiting.index()];
+        let own = snapshot.pools[placed.pool.index()].cluster;
+        let wishes = snapshot.choices.get(gang.choice.index());
+        for wish in wishes.map_or(&[][..], |wish| &wish.jobs) {
+            let selector = &snapshot.selectors[wish.selector as usize];
+            let held = selector.held.iter().map(|ix| &snapshot.held[ix.index()]);
+            let mut others: Vec<_> = held.map(|row| (row.gang.job, row.cluster)).collect();
+            let before = plan.placements[..position].iter();
+            let before = before.filter(|row| selector.waiting.contains(&row.waiting));
+            others.extend(before.map(|row| {
+                let job = snapshot.waiting[row.waiting.index()].gang.job;
+                (job, snapshot.pools[row.pool.index()].cluster)
+            }));
+            let domain = value(own, &wish.topology_key);
+            let near = others.iter().any(|(job, cluster)| {
+                *job != gang.gang.job && value(*cluster, &wish.topology_key) == domain
+            });
+            if domain.is_none() || near != (wish.rule == JobRelation::Together) {
+                let message = format!("gang {} breaks {:?} with other jobs", gang.gang, wish.rule);
+                report(found, "S20", message);
+            }
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use meridian_api::kinds::spread::{DivisionRule, SpreadRule};
 use meridian_api::reasons::Reason;
 
 use super::standing::holds;
-use super::terms::{Shares, label};
+use super::terms::{Choice, Shares, label};
 use crate::candidates::{allows_cluster, choice, lacks, preference_with};
 use crate::decide::Round;
 use crate::diagnosis::fits_when_empty;
@@ -61,7 +61,7 @@ impl Copies {
     /// Counts the gangs of all such jobs.
     pub(crate) fn new(snapshot: &Snapshot) -> Self {
         let mut jobs: BTreeMap<Uid, Job> = BTreeMap::new();
-        if !snapshot.choices.iter().any(|choice| choice.is_divided()) {
+        if !snapshot.choices.iter().any(Choice::is_divided) {
             return Self { jobs };
         }
         let clusters = snapshot.clusters.len();

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use meridian_api::kinds::federated_job::{Affinity, FabricWish, LabelRule, Objective, Toleration};
+use meridian_api::kinds::federated_job::{
+    Affinity, FabricWish, JobRelation, LabelRule, Objective, Toleration,
+};
 use meridian_api::kinds::gpu_pool::{Fabric, PoolCapacity};
 use meridian_api::kinds::member_cluster::Taint;
 use meridian_api::kinds::spread::{DivisionRule, SpreadRule};
@@ -13,7 +15,7 @@ use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::units::{MicroMoney, Millis};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{ClusterIx, HeldIx, RegionIx, Snapshot, Waiting};
+use crate::model::{ClusterIx, HeldIx, RegionIx, Snapshot, Waiting, WaitingIx};
 
 /// What a job asks of its place, beyond the lists of regions, clusters and flavors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -41,6 +43,34 @@ pub struct Choice {
     pub spread: Option<SpreadRule>,
     /// How its gangs are divided over clusters.
     pub division: Option<Shares>,
+    /// Where other jobs must stand.
+    pub jobs: Vec<JobWish>,
+}
+
+/// Where the jobs that a selector names must stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobWish {
+    /// What must be so.
+    pub rule: JobRelation,
+    /// The label whose values are the domains.
+    pub topology_key: String,
+    /// Which of [`Snapshot::selectors`].
+    pub selector: u32,
+}
+
+/// Jobs of one namespace that have some labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Selector {
+    /// The namespace.
+    pub namespace: String,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+    /// Their placements.
+    pub held: Vec<HeldIx>,
+    /// Their gangs that wait.
+    pub waiting: Vec<WaitingIx>,
 }
 
 /// How the gangs of a job are divided over clusters.
@@ -69,6 +99,7 @@ pub(crate) static PLAIN: Choice = Choice {
     groups: Vec::new(),
     spread: None,
     division: None,
+    jobs: Vec::new(),
 };
 
 impl Choice {
@@ -76,6 +107,12 @@ impl Choice {
     #[must_use]
     pub const fn is_divided(&self) -> bool {
         self.spread.is_some() || self.division.is_some()
+    }
+
+    /// True when it matters where other gangs stand, of its own job or of others.
+    #[must_use]
+    pub const fn minds_others(&self) -> bool {
+        self.is_divided() || !self.jobs.is_empty()
     }
 
     /// True when it may stand on this kind of capacity.

@@ -3,7 +3,8 @@
 
 use meridian_api::ids::GangId;
 use meridian_api::kinds::federated_job::{
-    Affinity, FabricWish, LabelOperator, LabelRule, Objective, Toleration, TolerationOperator,
+    Affinity, FabricWish, JobRelation, LabelOperator, LabelRule, Objective, Toleration,
+    TolerationOperator,
 };
 use meridian_api::kinds::gpu_pool::{Fabric, FabricKind, PoolCapacity};
 use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
@@ -279,6 +280,42 @@ fn overflow_is_given_back_newest_first_when_the_first_group_frees() {
     world = asking(world, "waits", Choice::default());
     world.0.waiting[0].clusters = vec![ClusterIx(0)];
     golden("choice_overflow_returns", &world);
+}
+
+#[test]
+fn other_jobs_are_kept_away_from_or_near() {
+    let wish = |rule, key: &str| Choice {
+        jobs: vec![JobWish {
+            rule,
+            topology_key: key.to_owned(),
+            selector: 0,
+        }],
+        ..Choice::default()
+    };
+    // One job runs in `west`, another waits first and goes there too.
+    let mut world = asking(three_regions(), "indexer", Choice::default()).held(0, 8);
+    world.0.held[0].cluster = ClusterIx(2);
+    world.0.waiting[0].clusters = vec![ClusterIx(1)];
+    let world = asking(world, "apart", wish(JobRelation::Apart, "cluster"));
+    let world = asking(
+        world,
+        "apart-by-law",
+        wish(JobRelation::Apart, "jurisdiction"),
+    );
+    let world = asking(world, "together", wish(JobRelation::Together, "region"));
+    let mut world = asking(
+        world,
+        "together-in-east",
+        wish(JobRelation::Together, "region"),
+    );
+    world.0.waiting[4].clusters = vec![ClusterIx(0)];
+    world.0.selectors = vec![Selector {
+        namespace: "research".to_owned(),
+        labels: [("app".to_owned(), "indexer".to_owned())].into(),
+        held: vec![HeldIx(0)],
+        waiting: vec![WaitingIx(0)],
+    }];
+    golden("choice_other_jobs", &world);
 }
 
 #[test]

@@ -189,6 +189,7 @@ pub(crate) fn choice() -> impl Strategy<Value = Choice> {
                 groups,
                 spread: None,
                 division: None,
+                jobs: Vec::new(),
             },
         )
 }

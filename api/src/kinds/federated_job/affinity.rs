@@ -3,6 +3,8 @@
 //! Owns these fields and their checks. What a cluster's labels are is said by its objects; which
 //! cluster fits is the decision's matter.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -157,6 +159,57 @@ pub struct FabricWish {
     /// Least rate of each card, in gigabits per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_gbps: Option<u32>,
+}
+
+/// A rule on where other jobs of the same namespace stand when a gang gets its place. What comes
+/// later is bound by its own rules.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub struct JobRule {
+    /// What must be so.
+    pub rule: JobRelation,
+    /// The label whose values are the domains: `cluster`, `region`, `zone`, or any other.
+    pub topology_key: String,
+    /// Labels of the other jobs, all of which they have.
+    pub match_labels: BTreeMap<String, String>,
+}
+
+/// Where other jobs must stand.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum JobRelation {
+    /// A gang of one of them is in the same domain.
+    Together,
+    /// None of theirs is in the same domain.
+    #[default]
+    Apart,
+}
+
+impl JobRule {
+    pub(super) fn check(&self, path: &str, found: &mut Findings) {
+        if self.topology_key.is_empty() {
+            let message = "must be given: cluster, region, zone, provider, or a label";
+            found.add(
+                &format!("{path}.topologyKey"),
+                FieldReason::Required,
+                message,
+            );
+        }
+        label_text(&format!("{path}.topologyKey"), &self.topology_key, found);
+        let path = format!("{path}.matchLabels");
+        if self.match_labels.is_empty() {
+            let message = "must be given, for example {app: indexer}";
+            found.add(&path, FieldReason::Required, message);
+        }
+        found.too_many(&path, self.match_labels.len(), MAX_RULES);
+        for (key, value) in &self.match_labels {
+            label_text(&path, key, found);
+            label_text(&path, value, found);
+        }
+    }
 }
 
 /// Clusters that a job takes as one: the first group with room is used. Each list that is not

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::affinity::{
-    Affinity, FabricWish, MAX_RULES, PlacementGroup, Toleration, check_groups, check_rules,
+    Affinity, FabricWish, JobRule, MAX_RULES, PlacementGroup, Toleration, check_groups, check_rules,
 };
 use super::validate::check_uri;
 use crate::errors::FieldReason;
@@ -38,6 +38,9 @@ pub struct Placement {
     /// Labels that clusters must or should have.
     #[serde(default, skip_serializing_if = "Affinity::is_empty")]
     pub affinity: Affinity,
+    /// Where other jobs of its namespace must stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub job_affinity: Vec<JobRule>,
     /// Taints of clusters that it bears.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
@@ -252,6 +255,11 @@ impl Placement {
         found.too_many(path, self.tolerations.len(), MAX_RULES);
         for (index, toleration) in self.tolerations.iter().enumerate() {
             toleration.check(&format!("{path}[{index}]"), found);
+        }
+        let path = "spec.placement.jobAffinity";
+        found.too_many(path, self.job_affinity.len(), MAX_RULES);
+        for (index, rule) in self.job_affinity.iter().enumerate() {
+            rule.check(&format!("{path}[{index}]"), found);
         }
         if let Some(division) = &self.division {
             division.check("spec.placement.division", found);
