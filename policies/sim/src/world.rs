@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use meridian_api::fields::nearest;
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_api::kinds::WorkloadClass;
+use meridian_api::kinds::workload_class::Preemption;
 use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
@@ -148,7 +149,11 @@ impl World {
                     name: class.metadata.name.clone(),
                     priority: class.spec.priority,
                     ignores_slots: class.spec.preemption.is_protected(),
-                    rule: ClassRule::default(),
+                    // Nothing that runs is stopped here for others: no order to go is carried out.
+                    rule: ClassRule {
+                        how: Preemption::Never,
+                        ..ClassRule::default()
+                    },
                 })
                 .collect(),
             tenants: tenant_rows(rules, &tenants, &flavors, &regions),
