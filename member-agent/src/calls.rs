@@ -9,7 +9,6 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use meridian_api::ids::GangId;
 use meridian_api::units::{Millis, Resources};
-use meridian_policies::nodes;
 
 use crate::backend::{BackendError, GangKey, GangOrder, MemberOrder, Observation, Stopped};
 use crate::executor::{Executor, RETRY};
@@ -30,8 +29,8 @@ pub(crate) enum Answer {
     Observed(Result<Observation, BackendError>),
     /// A bind.
     Bound(GangKey, Result<(), BackendError>),
-    /// A gang made smaller, and its size by role.
-    Shrunk(GangKey, Vec<u32>, Result<(), BackendError>),
+    /// A gang that goes on without a lost node, and its size by role.
+    Mended(GangKey, Vec<u32>, Result<(), BackendError>),
     /// A stop.
     Stopped(GangKey, Result<Stopped, BackendError>),
     /// A checkpoint request.
@@ -110,25 +109,14 @@ impl Executor {
     }
 
     fn find_nodes(
-        &self,
+        &mut self,
         order: &RunOrder,
         avoid: &BTreeMap<String, String>,
     ) -> Result<Vec<MemberOrder>, String> {
-        let pool = &order.terms.pool;
-        let levels = self.view.pool(pool).map(|pool| pool.levels.as_slice());
-        let levels = levels.ok_or_else(|| format!("there is no pool {pool:?}"))?;
-        let mut places = self.view.places(pool);
-        for place in &mut places {
-            place.ready &= !avoid.contains_key(&place.name);
-        }
-        let members = nodes::place(levels, &places, &order.shape, &order.pods);
-        let members = members.map_err(|failure| failure.to_string())?;
-        let member = |member: nodes::Member| MemberOrder {
-            role: member.role as usize,
-            rank: member.rank,
-            node: places[member.node].name.clone(),
-        };
-        Ok(members.into_iter().map(member).collect())
+        let (pool, shape) = (&order.terms.pool, &order.shape);
+        let found = self.view.find(pool, shape, &order.pods, avoid);
+        let found = found.ok_or_else(|| format!("there is no pool {pool:?}"))?;
+        found.map_err(|failure| failure.to_string())
     }
 
     fn bind(&mut self, order: GangOrder) {
@@ -206,7 +194,7 @@ impl Executor {
                 tracing::debug!(%key, "bind taken");
             }
             Answer::Bound(key, Err(error)) => self.bind_failed(key, &error),
-            Answer::Shrunk(key, pods, answer) => self.shrunk(key, pods, answer),
+            Answer::Mended(key, pods, answer) => self.mended(key, pods, answer),
             Answer::Stopped(key, Ok(Stopped::Gone)) => {
                 self.failures.remove(&key.gang);
                 self.asked.remove(&key);

@@ -101,6 +101,7 @@ impl Executor {
             phase: Phase::Waiting,
             attempt: 0,
             avoid: BTreeMap::new(),
+            mended_by: None,
         };
         let gangs = state
             .records()
@@ -284,6 +285,7 @@ impl Executor {
             phase: Phase::Live,
             attempt: newest.attempt,
             avoid: BTreeMap::new(),
+            mended_by: None,
         };
         self.gangs.insert(gang, found);
     }
@@ -408,7 +410,7 @@ impl Executor {
         }
         match action {
             Action::Place => self.place(id),
-            Action::Shrink => self.shrink(id),
+            Action::Mend => self.mend(id),
             Action::Stop(key, grace) => self.stop(key, grace),
             Action::Forget => {
                 tracing::debug!(gang = %id, "forgotten");
@@ -516,7 +518,7 @@ impl Answer {
     /// The gang that the answer is about.
     pub(crate) fn gang(&self) -> Option<GangId> {
         match self {
-            Self::Bound(key, _) | Self::Shrunk(key, ..) | Self::Stopped(key, _) => Some(key.gang),
+            Self::Bound(key, _) | Self::Mended(key, ..) | Self::Stopped(key, _) => Some(key.gang),
             Self::Observed(_) | Self::Checkpoint(..) => None,
         }
     }

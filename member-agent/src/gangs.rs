@@ -145,8 +145,8 @@ pub(crate) enum Phase {
     Live,
     /// It is being undone, to be placed on other nodes.
     PlaceAgain,
-    /// It lost members with a node, and is being made smaller.
-    Shrinking,
+    /// It lost members with a node: others take their places, or it gets smaller.
+    Mending,
 }
 
 /// One gang in the agent's memory.
@@ -162,6 +162,9 @@ pub(crate) struct Gang {
     pub(crate) attempt: u32,
     /// Nodes that turned it away under its epoch, and their kubelets' words.
     pub(crate) avoid: BTreeMap<String, String>,
+    /// Members in the place of lost ones must run by then. In memory only: after a restart the
+    /// time to place counts from the acceptance again.
+    pub(crate) mended_by: Option<UnixMillis>,
 }
 
 /// What is known of a gang at the moment of a decision.
@@ -186,8 +189,8 @@ pub(crate) struct Sight<'a> {
 pub(crate) enum Action {
     /// Find nodes for it and bind it there.
     Place,
-    /// Let it go on without the members that it lost.
-    Shrink,
+    /// Let it go on with others for the members that it lost, or without them.
+    Mend,
     /// Stop this epoch of it.
     Stop(GangKey, Millis),
     /// Drop its record.
@@ -230,10 +233,10 @@ pub(crate) fn step(gang: &Gang, sight: &Sight<'_>, now: UnixMillis) -> Turn {
     if let Some(own) = sight.own {
         meet(gang.record.desired, own, &mut turn);
     }
-    if turn.verdict.is_none() && may_shrink(gang, turn.phase, sight) {
-        turn.phase = Phase::Shrinking;
+    if turn.verdict.is_none() && may_mend(gang, turn.phase, sight) {
+        turn.phase = Phase::Mending;
         turn.attempt = turn.attempt.saturating_add(1);
-        turn.actions.push(Action::Shrink);
+        turn.actions.push(Action::Mend);
     }
     if turn.verdict.is_none() {
         turn.verdict = judge(gang, turn.phase, sight, now);
@@ -255,8 +258,8 @@ fn meet(desired: Desired, own: &GangSeen, turn: &mut Turn) {
     turn.phase = match turn.phase {
         Phase::Waiting if desired == Desired::Run && !own.complete => Phase::PlaceAgain,
         Phase::Binding if !own.complete => return,
-        Phase::Shrinking if own.attempt < turn.attempt || !own.complete => return,
-        Phase::Waiting | Phase::Binding | Phase::Shrinking => Phase::Live,
+        Phase::Mending if own.attempt < turn.attempt || !own.complete => return,
+        Phase::Waiting | Phase::Binding | Phase::Mending => Phase::Live,
         Phase::Live | Phase::PlaceAgain => return,
     };
     turn.attempt = own.attempt;
@@ -270,7 +273,7 @@ fn pursue(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
                 turn.actions.push(Action::Place);
             }
         }
-        Phase::Binding | Phase::Shrinking => {}
+        Phase::Binding | Phase::Mending => {}
         Phase::Live => {
             if sight.own.is_some_and(|own| rejection(own).is_some()) {
                 turn.phase = Phase::PlaceAgain;
@@ -282,8 +285,9 @@ fn pursue(gang: &Gang, sight: &Sight<'_>, turn: &mut Turn) {
 }
 
 /// True when a node took members with it and the order lets the gang go on without them. Whether
-/// those still run somewhere does not matter: nothing takes their ranks under this epoch.
-fn may_shrink(gang: &Gang, phase: Phase, sight: &Sight<'_>) -> bool {
+/// those still run somewhere does not matter: nothing takes their ranks under this epoch before the
+/// cluster has said that they ended (see `mend`).
+fn may_mend(gang: &Gang, phase: Phase, sight: &Sight<'_>) -> bool {
     let (Some(own), Some(order)) = (sight.own, &gang.order) else {
         return false;
     };
@@ -472,7 +476,7 @@ fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Optio
     }
     // How pods end that are being undone says nothing of the gang.
     let undone = phase == Phase::PlaceAgain && sight.own.is_some_and(|own| own.stopping);
-    if let Some(own) = sight.own.filter(|_| phase != Phase::Shrinking && !undone) {
+    if let Some(own) = sight.own.filter(|_| phase != Phase::Mending && !undone) {
         if let Some(verdict) = failed_pod(own, gang.attempt.max(own.attempt)) {
             return Some(Verdict { started, ..verdict });
         }
@@ -493,8 +497,8 @@ fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Optio
     } else if phase == Phase::Live && sight.own.is_none() && !sight.in_flight {
         return failed(Failure::Interrupted, "its pods were removed".to_owned());
     }
-    let placing = phase != Phase::Shrinking && !sight.own.is_some_and(running);
-    if placing && now >= record.accepted.after(record.place_timeout) {
+    let placing = phase != Phase::Mending && !sight.own.is_some_and(running);
+    if placing && now >= placed_by(gang) {
         let limit = record.place_timeout;
         return failed(
             Failure::PlaceTimeout,
@@ -554,8 +558,14 @@ fn next_deadline(gang: &Gang, own: Option<&GangSeen>) -> Option<UnixMillis> {
     }
     let limit = own.and_then(|own| Some(started(own)?.after(own.terms.max_runtime?)));
     let placed = own.is_some_and(running);
-    let placing = (!placed).then(|| gang.record.accepted.after(gang.record.place_timeout));
+    let placing = (!placed).then(|| placed_by(gang));
     limit.into_iter().chain(placing).min()
+}
+
+/// When every member must run.
+fn placed_by(gang: &Gang) -> UnixMillis {
+    let first = gang.record.accepted.after(gang.record.place_timeout);
+    gang.mended_by.map_or(first, |again| again.max(first))
 }
 
 /// The step that the hub is told.

@@ -123,6 +123,7 @@ fn gang(desired: Desired, phase: Phase) -> Gang {
         phase,
         attempt: 0,
         avoid: BTreeMap::new(),
+        mended_by: None,
     }
 }
 
@@ -166,7 +167,7 @@ fn gangs() -> Vec<Gang> {
             Phase::Binding,
             Phase::Live,
             Phase::PlaceAgain,
-            Phase::Shrinking,
+            Phase::Mending,
         ] {
             let plain = gang(desired, phase);
             for end in ends {
@@ -426,10 +427,10 @@ fn only_what_may_lose_members_shrinks() {
     };
     let lost = [PodPhase::Running, broken_pod()];
     let turn = decide(&of_least(1), &lost);
-    assert_eq!(turn.actions, [Action::Shrink]);
+    assert_eq!(turn.actions, [Action::Mend]);
     assert_eq!(
         (turn.phase, turn.attempt, turn.verdict),
-        (Phase::Shrinking, 1, None)
+        (Phase::Mending, 1, None)
     );
     let rigid = decide(&of_least(2), &lost);
     let end = rigid.verdict.map(|verdict| verdict.end);

@@ -278,6 +278,7 @@ impl Executor {
             phase: Phase::Waiting,
             attempt: 0,
             avoid: BTreeMap::new(),
+            mended_by: None,
         };
         self.reports.look(&self.view, &gang);
         self.gangs.insert(key.gang, gang);

@@ -1,16 +1,19 @@
 //! What the agent believes of its cluster: nodes, gangs, and the room that is left.
 //!
-//! Owns the last word of the cluster's watch and the room taken by binds that the watch has not
-//! shown yet. Never asks the cluster, and never decides.
+//! Owns the last word of the cluster's watch, the room taken by binds that the watch has not shown
+//! yet, and the index of each pool by which a place is found without a look at every node. Never asks
+//! the cluster, and never decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::ids::{Epoch, GangId};
 use meridian_api::units::Resources;
-use meridian_policies::nodes::Node;
+use meridian_policies::model::GangShape;
+use meridian_policies::nodes::{Index, Node, PlaceFailure};
 
 use crate::backend::{
-    ClusterEvent, GangKey, GangSeen, NodeHealth, NodeSeen, OfferSeen, PodSeen, PoolSeen, Snapshot,
+    ClusterEvent, GangKey, GangSeen, MemberOrder, NodeHealth, NodeSeen, OfferSeen, PodSeen,
+    PoolSeen, Snapshot,
 };
 
 /// What a gang takes: one entry per pod, node and request.
@@ -41,6 +44,10 @@ pub(crate) struct View {
     offers: BTreeMap<String, OfferSeen>,
     holds: BTreeMap<GangKey, Holds>,
     held: BTreeMap<String, Resources>,
+    /// The nodes of each pool that was asked for a place.
+    indexes: BTreeMap<String, Index>,
+    /// Nodes that look otherwise than in the index of their pool.
+    unindexed: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl View {
@@ -52,6 +59,7 @@ impl View {
             ..Touched::default()
         };
         touched.pools.extend(self.pools.keys().cloned());
+        (self.indexes.clear(), self.unindexed.clear());
         self.pools = snapshot
             .pools
             .into_iter()
@@ -92,6 +100,7 @@ impl View {
             ClusterEvent::NodeGone(name) => self.drop_node(&name, &mut touched),
             ClusterEvent::Pool(pool, nodes) => {
                 touched.pools.insert(pool.name.clone());
+                self.indexes.remove(&pool.name);
                 self.pools.insert(pool.name.clone(), pool);
                 for node in nodes {
                     self.take_node(node, &mut touched);
@@ -99,6 +108,7 @@ impl View {
             }
             ClusterEvent::PoolGone(name) => {
                 self.pools.remove(&name);
+                (self.indexes.remove(&name), self.unindexed.remove(&name));
                 touched.pools.insert(name);
             }
             ClusterEvent::Gang(gang) => self.take_gang(*gang, &mut touched),
@@ -140,6 +150,7 @@ impl View {
             && before.pool != node.pool
         {
             touched.pools.insert(before.pool.clone());
+            unindex(&mut self.unindexed, before);
             if let Some(names) = self.nodes_of.get_mut(&before.pool) {
                 names.remove(&node.name);
             }
@@ -148,6 +159,7 @@ impl View {
             .entry(node.pool.clone())
             .or_default()
             .insert(node.name.clone());
+        unindex(&mut self.unindexed, &node);
         self.nodes.insert(node.name.clone(), node);
     }
 
@@ -158,6 +170,7 @@ impl View {
         if let Some(names) = self.nodes_of.get_mut(&node.pool) {
             names.remove(name);
         }
+        unindex(&mut self.unindexed, &node);
         touched.pools.insert(node.pool);
     }
 
@@ -188,25 +201,19 @@ impl View {
         }
         touched.gangs.insert(key.gang);
         for (node, amount) in &before {
-            self.touch_pool_of(node, touched);
+            touch_pool_of(&self.nodes, &mut self.unindexed, node, touched);
             if let Some(held) = self.held.get_mut(node) {
                 *held = minus(*held, *amount);
             }
         }
         touched.freed |= !before.is_empty();
         for (node, amount) in &holds {
-            self.touch_pool_of(node, touched);
+            touch_pool_of(&self.nodes, &mut self.unindexed, node, touched);
             let held = self.held.entry(node.clone()).or_default();
             *held = plus(*held, *amount);
         }
         if !holds.is_empty() {
             self.holds.insert(key, holds);
-        }
-    }
-
-    fn touch_pool_of(&self, node: &str, touched: &mut Touched) {
-        if let Some(node) = self.nodes.get(node) {
-            touched.pools.insert(node.pool.clone());
         }
     }
 
@@ -274,14 +281,67 @@ impl View {
     /// The nodes of a pool with the room left on each.
     #[must_use]
     pub(crate) fn places(&self, pool: &str) -> Vec<Node> {
-        let place = |node: &NodeSeen| Node {
+        self.nodes_of(pool).map(|node| self.place(node)).collect()
+    }
+
+    fn place(&self, node: &NodeSeen) -> Node {
+        Node {
             name: node.name.clone(),
             domains: node.domains.clone(),
             allocatable: node.allocatable,
             free: self.free(node),
             ready: node.health == NodeHealth::Ready,
+        }
+    }
+
+    /// Nodes of a pool for so many pods per role of `gang`, none of them of `avoid`; `None` when
+    /// there is no such pool.
+    pub(crate) fn find(
+        &mut self,
+        pool: &str,
+        gang: &GangShape,
+        pods: &[u32],
+        avoid: &BTreeMap<String, String>,
+    ) -> Option<Result<Vec<MemberOrder>, PlaceFailure>> {
+        let mut index = self.take_index(pool)?;
+        let nodes = avoid.keys().filter_map(|name| self.nodes.get(name));
+        let nodes = nodes.filter(|node| node.pool == pool);
+        let closed: Vec<Node> = nodes.map(|node| self.place(node)).collect();
+        for node in &closed {
+            index.set(&Node {
+                ready: false,
+                ..node.clone()
+            });
+        }
+        let found = index.place(gang, pods).map(|members| {
+            let order = |member: meridian_policies::nodes::Member| MemberOrder {
+                role: member.role as usize,
+                rank: member.rank,
+                node: index.name(member.node).unwrap_or_default().to_owned(),
+            };
+            members.into_iter().map(order).collect()
+        });
+        for node in &closed {
+            index.set(node);
+        }
+        self.indexes.insert(pool.to_owned(), index);
+        Some(found)
+    }
+
+    /// The index of a pool, as its nodes are; it is put back after use.
+    fn take_index(&mut self, pool: &str) -> Option<Index> {
+        let levels = &self.pools.get(pool)?.levels;
+        let changed = self.unindexed.remove(pool).unwrap_or_default();
+        let Some(mut index) = self.indexes.remove(pool) else {
+            return Some(Index::of(levels, &self.places(pool)));
         };
-        self.nodes_of(pool).map(place).collect()
+        for name in changed {
+            match self.nodes.get(&name).filter(|node| node.pool == pool) {
+                Some(node) => index.set(&self.place(node)),
+                None => index.remove(&name),
+            }
+        }
+        Some(index)
     }
 
     /// Room left on a node.
@@ -289,6 +349,24 @@ impl View {
     pub(crate) fn free(&self, node: &NodeSeen) -> Resources {
         let held = self.held.get(&node.name).copied().unwrap_or_default();
         minus(node.allocatable, plus(held, node.foreign))
+    }
+}
+
+/// Notes that a node looks otherwise than in the index of its pool.
+fn unindex(unindexed: &mut BTreeMap<String, BTreeSet<String>>, node: &NodeSeen) {
+    let names = unindexed.entry(node.pool.clone()).or_default();
+    names.insert(node.name.clone());
+}
+
+fn touch_pool_of(
+    nodes: &BTreeMap<String, NodeSeen>,
+    unindexed: &mut BTreeMap<String, BTreeSet<String>>,
+    node: &str,
+    touched: &mut Touched,
+) {
+    if let Some(node) = nodes.get(node) {
+        unindex(unindexed, node);
+        touched.pools.insert(node.pool.clone());
     }
 }
 
@@ -370,5 +448,86 @@ mod tests {
         let touched = view.apply(ClusterEvent::PoolGone("b".to_owned()));
         assert!(touched.pools.contains("b") && view.pool("b").is_none());
         assert_eq!(view.pools().collect::<Vec<_>>(), ["a"]);
+    }
+
+    /// What is kept from change to change finds what a fresh look at all nodes finds.
+    #[test]
+    fn a_place_is_found_as_if_all_nodes_were_looked_at() {
+        use meridian_api::units::MilliGpus;
+        use meridian_policies::model::RoleShape;
+        use meridian_policies::nodes::place;
+
+        let cards = |cards: u64| Resources {
+            gpus: MilliGpus::cards(cards),
+            ..Resources::default()
+        };
+        let node = |at: u64, pool: &str| {
+            let mut node = node(&format!("n{at:02}"), pool, &[&format!("r{}", at / 4)]);
+            node.allocatable = cards(8);
+            node
+        };
+        let gang = |pods: u32, gpus: u64| GangShape {
+            roles: vec![RoleShape {
+                name: "worker".to_owned(),
+                per_pod: cards(gpus),
+                min: pods,
+                max: pods,
+                step: 1,
+                required: Some("rack".to_owned()),
+                preferred: None,
+                slice: None,
+            }],
+        };
+        let random = meridian_runtime::Random::seeded(7);
+        let mut view = View::default();
+        for name in ["a", "b"] {
+            view.apply(ClusterEvent::Pool(pool(name, &["rack"]), Vec::new()));
+        }
+        let (mut found, mut asked) = (0, 0);
+        for round in 0..2000_u32 {
+            let at = random.below(24);
+            let name = if random.below(8) == 0 { "b" } else { "a" };
+            match random.below(8) {
+                0 => drop(view.apply(ClusterEvent::NodeGone(format!("n{at:02}")))),
+                1..4 => {
+                    let mut node = node(at, name);
+                    node.foreign = cards(random.below(9));
+                    if random.below(6) == 0 {
+                        node.health = NodeHealth::Cordoned;
+                    }
+                    view.apply(ClusterEvent::Node(node));
+                }
+                4 => {
+                    let key = GangKey {
+                        gang: GangId::default(),
+                        epoch: Epoch(random.below(6)),
+                    };
+                    let on = (format!("n{at:02}"), cards(random.below(9)));
+                    view.reserve(key, vec![on]);
+                }
+                _ => {
+                    let gang = gang(1 + u32::try_from(round % 4).expect("below 4"), 4);
+                    let pods = [gang.roles[0].max];
+                    let avoid = BTreeMap::from([(format!("n{at:02}"), String::new())]);
+                    let mut places = view.places(name);
+                    for place in &mut places {
+                        place.ready &= !avoid.contains_key(&place.name);
+                    }
+                    let fresh = place(&["rack".to_owned()], &places, &gang, &pods);
+                    let kept = view.find(name, &gang, &pods, &avoid).expect("a pool");
+                    let names = |member: &MemberOrder| (member.rank, member.node.clone());
+                    let kept = kept.map(|members| members.iter().map(names).collect::<Vec<_>>());
+                    let fresh = fresh.map(|members| {
+                        let name = |member: &meridian_policies::nodes::Member| {
+                            (member.rank, places[member.node].name.clone())
+                        };
+                        members.iter().map(name).collect::<Vec<_>>()
+                    });
+                    (asked, found) = (asked + 1, found + u32::from(fresh.is_ok()));
+                    assert_eq!(kept, fresh, "round {round}");
+                }
+            }
+        }
+        assert!(found > asked / 10 && found < asked, "{found} of {asked}");
     }
 }

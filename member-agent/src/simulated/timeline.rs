@@ -107,7 +107,8 @@ impl State {
         };
         let bound =
             |pod: &Pod| pod.phase.admitted() && !matches!(pod.phase, PodPhase::Failed { .. });
-        if !gang.pods.iter().all(bound) || gang.stopping {
+        let mut members = gang.pods.iter().filter(|pod| !pod.leaving);
+        if !members.all(bound) || gang.stopping {
             return;
         }
         let first = !std::mem::replace(&mut gang.gate_open, true);
@@ -138,7 +139,8 @@ impl State {
                 PodPhase::Failed { .. } | PodPhase::Rejected { .. }
             )
         };
-        if gang.stopping || gang.pods.iter().any(lost) {
+        let mut members = gang.pods.iter().filter(|pod| !pod.leaving);
+        if gang.stopping || members.any(lost) {
             return;
         }
         let Some(pod) = gang.pods.iter_mut().find(|pod| pod.id == *id) else {
