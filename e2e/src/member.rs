@@ -7,6 +7,7 @@
 //! killed run leaves behind (a folder, empty cgroups) the next start removes. Never touches a
 //! process that does not carry such a mark, and knows nothing of Meridian.
 
+pub mod answer;
 mod certificates;
 mod control_plane;
 mod devices;
@@ -345,6 +346,12 @@ impl MemberCluster {
     #[must_use]
     pub fn truth(&self) -> truth::Truth {
         truth::Truth::read(&self.heartbeats())
+    }
+
+    /// The machine's address as pods of real nodes reach it.
+    #[must_use]
+    pub fn gateway(&self) -> std::net::Ipv4Addr {
+        Subnet::new(self.place.index(), 0).host()
     }
 
     /// The real nodes.

@@ -336,7 +336,13 @@ async fn gangs_of_other_tools_are_known_by_the_shapes_of_their_pods() {
     world.queued("pretrain", "Succeeded").await;
     world.ran_whole("pretrain");
 
-    // A PyTorchJob, whose controller makes the pods itself.
+    a_pytorchjob_is_one_gang(&world).await;
+    assert_eq!(world.fleet.errors(&[]), [] as [String; 0]);
+    world.member.stop().await.expect("nothing is left");
+}
+
+/// A PyTorchJob's controller makes the pods itself.
+async fn a_pytorchjob_is_one_gang(world: &World) {
     let uid = world.make_custom(PYTORCHJOB, "tune").await;
     for (role, rank) in [("master", "0"), ("worker", "1")] {
         let mut spec = world.pod_spec("tune", &json!({"value": rank}));
@@ -372,6 +378,4 @@ async fn gangs_of_other_tools_are_known_by_the_shapes_of_their_pods() {
     let (params, over) = (PatchParams::default(), Patch::Merge(&over));
     let told = custom.patch_status("tune", &params, &over).await;
     told.expect("written");
-    assert_eq!(world.fleet.errors(&[]), [] as [String; 0]);
-    world.member.stop().await.expect("nothing is left");
 }

@@ -313,6 +313,8 @@ impl Decider {
             }
             Said::HeardAgain | Said::Detached => Vec::new(),
         };
+        let saves = self.options.explanations.saves();
+        saves.take(&self.model, &event.cluster, &touched);
         self.model.touch(&event.cluster, touched);
         self.model.forget_refusals(&event.cluster);
     }
@@ -349,6 +351,7 @@ impl Decider {
         let Some(fence) = self.options.leadership.fence() else {
             if self.term.take().is_some() {
                 self.options.explanations.publish(Explained::default());
+                self.options.explanations.saves().clear();
                 self.options.views.clear();
                 self.options.orders.clear();
                 self.options.metrics.leading.set(0);

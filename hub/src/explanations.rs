@@ -16,6 +16,7 @@ use meridian_policies::model::{Cause, Estimate, Plan, Snapshot};
 use serde_json::{Value, json};
 
 use crate::model::Trouble;
+use crate::saves::Saves;
 
 /// What the last decision said of everything that waits.
 #[derive(Debug, Default)]
@@ -132,26 +133,42 @@ pub(crate) fn headline(blockers: &[Blocker]) -> Option<&Blocker> {
 
 /// The newest explanation, for readers on any task.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Explanations(Arc<RwLock<Arc<Explained>>>);
+pub(crate) struct Explanations {
+    newest: Arc<RwLock<Arc<Explained>>>,
+    saves: Saves,
+}
 
 impl Explanations {
     /// Replaces it.
     pub(crate) fn publish(&self, explained: Explained) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(explained);
+        let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
+        *newest = Arc::new(explained);
     }
 
     /// The newest.
     #[must_use]
     pub(crate) fn newest(&self) -> Arc<Explained> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        let newest = self.newest.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&newest)
     }
 
-    /// Adds to a job, at reading time, why it waits.
+    /// The newest checkpoints.
+    #[must_use]
+    pub(crate) fn saves(&self) -> &Saves {
+        &self.saves
+    }
+
+    /// Adds to a job, at reading time, why it waits and when it saved its work last.
     pub(crate) fn decorate(&self, job: &mut Value) {
         let uid = job.pointer("/metadata/uid").and_then(Value::as_str);
         let Some(uid) = uid.and_then(|uid| uid.parse::<Uid>().ok()) else {
             return;
         };
+        if let Some(saved) = self.saves.of_job(uid)
+            && let Some(status) = job.get_mut("status").and_then(Value::as_object_mut)
+        {
+            status.insert("checkpoint".to_owned(), json!(saved));
+        }
         let status = job.get("status").and_then(Value::as_object);
         let phase = status
             .and_then(|status| status.get("phase"))

@@ -28,6 +28,7 @@ mod promises;
 mod questions;
 mod references;
 mod rounds;
+mod saves;
 mod sessions;
 mod settle;
 mod status;

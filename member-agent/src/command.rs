@@ -16,7 +16,7 @@ use meridian_agent::kubernetes::{Hook, KubernetesBackend, connect};
 use meridian_agent::simulated::{Keeper, Profile};
 use meridian_agent::{
     Agent, AgentHandle, AgentMetrics, AgentOptions, ClusterBackend, Inventory, SimulatedCluster,
-    probes,
+    answers, probes,
 };
 use meridian_runtime::disk::FolderDisk;
 use meridian_runtime::network::Tcp;
@@ -69,6 +69,12 @@ struct Arguments {
     /// Table of flavors (YAML) that goes before the one that ships
     #[arg(long, env = "MERIDIAN_AGENT_FLAVORS")]
     flavors: Option<PathBuf>,
+    /// Where pods of gangs may call the agent, host:port
+    #[arg(long, env = "MERIDIAN_AGENT_ANSWERS_LISTEN")]
+    answers_listen: Option<String>,
+    /// What that address is to pods, http://host:port
+    #[arg(long, env = "MERIDIAN_AGENT_ANSWERS_URL")]
+    answers_url: Option<String>,
     /// Pools and nodes of the simulated cluster (YAML)
     #[arg(long, env = "MERIDIAN_AGENT_INVENTORY")]
     inventory: Option<PathBuf>,
@@ -169,6 +175,9 @@ impl Arguments {
         let kubernetes = &mut config.kubernetes;
         kubernetes.kubeconfig = or(&self.kubeconfig, kubernetes.kubeconfig.take());
         kubernetes.flavors = or(&self.flavors, kubernetes.flavors.take());
+        let text = |ours: &Option<String>, theirs: Option<String>| ours.clone().or(theirs);
+        kubernetes.answers_listen = text(&self.answers_listen, kubernetes.answers_listen.take());
+        kubernetes.answers_url = text(&self.answers_url, kubernetes.answers_url.take());
         kubernetes.context = self.context.clone().or(kubernetes.context.take());
         config.check()?;
         Ok(config)
@@ -239,7 +248,7 @@ async fn run(arguments: &Arguments, hook: Hook) -> anyhow::Result<()> {
         clock: clock.clone(),
         random: seams.random,
         disk: seams.disk,
-        backend: cluster(&config, clock, hook).await?,
+        backend: cluster(&config, clock, hook, &tasks).await?,
         tasks: tasks.clone(),
         metrics,
         identity: way.identity,
@@ -319,15 +328,35 @@ async fn cluster(
     config: &AgentConfig,
     clock: Clock,
     hook: Hook,
+    tasks: &Tasks,
 ) -> anyhow::Result<Arc<dyn ClusterBackend>> {
     Ok(match config.backend {
         BackendKind::Simulated => Arc::new(simulated(config, clock).await?),
         BackendKind::Kubernetes => {
-            let mut options = connect::options(&config.kubernetes, clock).await?;
+            let mut options = connect::options(&config.kubernetes, clock.clone()).await?;
             options.hook = hook;
-            Arc::new(KubernetesBackend::new(options))
+            let backend = KubernetesBackend::new(options);
+            if let Some(address) = &config.kubernetes.answers_listen {
+                take_answers(address, backend.clone(), clock, tasks).await?;
+            }
+            Arc::new(backend)
         }
     })
+}
+
+/// Lets pods call.
+async fn take_answers(
+    address: &str,
+    backend: KubernetesBackend,
+    clock: Clock,
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    let listener = Tcp.listen(address).await;
+    let listener = listener.with_context(|| format!("cannot listen at {address}"))?;
+    tracing::info!(address = listener.address(), "pods may call");
+    let answers = answers::serve(listener, backend, clock, tasks.cancelled());
+    tasks.spawn("answers", answers);
+    Ok(())
 }
 
 /// The simulated cluster, as it was kept or as the inventory describes it.

@@ -80,6 +80,11 @@ pub struct KubernetesConfig {
     pub context: Option<String>,
     /// Whether the namespace of a job is made when it is not there.
     pub create_namespaces: bool,
+    /// Where pods of gangs may call, `host:port`: each is believed for itself alone, by a token.
+    /// Absent = nowhere; they answer by annotations.
+    pub answers_listen: Option<String>,
+    /// What that address is to pods: `http://meridian-agent.meridian-system.svc:7790`.
+    pub answers_url: Option<String>,
     /// Table of flavors (YAML) that goes before the one that ships.
     pub flavors: Option<PathBuf>,
     /// Pools, levels and taints.
@@ -98,6 +103,8 @@ impl Default for KubernetesConfig {
             kubeconfig: None,
             context: None,
             create_namespaces: true,
+            answers_listen: None,
+            answers_url: None,
             flavors: None,
             inventory: InventoryConfig::default(),
             node_lost_after_seconds: NODE_LOST_AFTER.0 / 1000,
@@ -294,9 +301,30 @@ impl AgentConfig {
             return wrong("simulated.state", "", must);
         }
         self.kubernetes.inventory.check()?;
+        self.kubernetes.check_answers()?;
         if !is_loopback(&self.metrics_listen) {
             let must = "a loopback address such as 127.0.0.1:9100, nobody is identified there";
             return wrong("metricsListen", &self.metrics_listen, must);
+        }
+        Ok(())
+    }
+}
+
+impl KubernetesConfig {
+    fn check_answers(&self) -> Result<(), ConfigError> {
+        let (listen, url) = (&self.answers_listen, &self.answers_url);
+        let wrong = |field, value: &Option<String>, must| {
+            let value = value.clone().unwrap_or_default();
+            Err(ConfigError::Setting { field, value, must })
+        };
+        if listen.is_some() != url.is_some() {
+            let must = "give both --answers-listen HOST:PORT and --answers-url URL, or neither";
+            return wrong("kubernetes.answersUrl", url, must);
+        }
+        let is_url = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+        if !url.as_ref().is_none_or(is_url) {
+            let must = "what pods call, such as http://meridian-agent.meridian-system.svc:7790";
+            return wrong("kubernetes.answersUrl", url, must);
         }
         Ok(())
     }
@@ -365,6 +393,10 @@ mod tests {
             config.kubernetes.inventory = serde_saphyr::from_str(yaml).expect("reads");
         };
         assert!(fault(level).starts_with("kubernetes.inventory.levels[0].levels[0].name: "));
+        let half = |config: &mut AgentConfig| {
+            config.kubernetes.answers_listen = Some("127.0.0.1:0".to_owned());
+        };
+        assert!(fault(half).contains("--answers-url URL"));
         let lone = |config: &mut AgentConfig| config.simulated.history = Some("h".into());
         assert!(fault(lone).contains("--simulated-state FILE"));
     }

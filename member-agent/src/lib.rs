@@ -4,6 +4,7 @@
 //! to the hub that it dials, places the gangs it is ordered to, and obeys. Hub gone: everything
 //! that runs goes on. Never decides between clusters, and never stops what it does not know.
 
+pub mod answers;
 pub mod backend;
 mod calls;
 pub mod config;

@@ -1,9 +1,9 @@
 //! An elastic gang that a node took members from goes on, under the same epoch: with others in
 //! their place, or smaller.
 //!
-//! Owns the choice of who stays and who comes, which is `meridian_policies::nodes`', and its request
-//! to the cluster. Never gives a lost member's rank to another pod before the cluster has said that
-//! the lost one has ended: until then the gang only gets smaller.
+//! Owns the choice of who stays and who comes, which is `meridian_policies::nodes`', and its
+//! request to the cluster. Never gives a lost member's rank to another pod before the cluster has
+//! said that the lost one has ended: until then the gang only gets smaller.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

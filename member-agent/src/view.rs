@@ -1,8 +1,8 @@
 //! What the agent believes of its cluster: nodes, gangs, and the room that is left.
 //!
 //! Owns the last word of the cluster's watch, the room taken by binds that the watch has not shown
-//! yet, and the index of each pool by which a place is found without a look at every node. Never asks
-//! the cluster, and never decides.
+//! yet, and the index of each pool by which a place is found without a look at every node. Never
+//! asks the cluster, and never decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -450,13 +450,30 @@ mod tests {
         assert_eq!(view.pools().collect::<Vec<_>>(), ["a"]);
     }
 
+    /// Whether a gang finds a place; the same one as by a fresh look at all nodes.
+    fn found_as_afresh(view: &mut View, pool: &str, gang: &GangShape, not: &str) -> bool {
+        use meridian_policies::nodes::{Member, place};
+        let pods = [gang.roles[0].max];
+        let avoid = BTreeMap::from([(not.to_owned(), String::new())]);
+        let mut places = view.places(pool);
+        for place in &mut places {
+            place.ready &= !avoid.contains_key(&place.name);
+        }
+        let fresh = place(&["rack".to_owned()], &places, gang, &pods);
+        let kept = view.find(pool, gang, &pods, &avoid).expect("a pool");
+        let names = |member: &MemberOrder| (member.rank, member.node.clone());
+        let kept = kept.map(|members| members.iter().map(names).collect::<Vec<_>>());
+        let name = |member: &Member| (member.rank, places[member.node].name.clone());
+        let fresh = fresh.map(|members| members.iter().map(name).collect::<Vec<_>>());
+        assert_eq!(kept, fresh);
+        fresh.is_ok()
+    }
+
     /// What is kept from change to change finds what a fresh look at all nodes finds.
     #[test]
     fn a_place_is_found_as_if_all_nodes_were_looked_at() {
         use meridian_api::units::MilliGpus;
         use meridian_policies::model::RoleShape;
-        use meridian_policies::nodes::place;
-
         let cards = |cards: u64| Resources {
             gpus: MilliGpus::cards(cards),
             ..Resources::default()
@@ -506,25 +523,9 @@ mod tests {
                     view.reserve(key, vec![on]);
                 }
                 _ => {
-                    let gang = gang(1 + u32::try_from(round % 4).expect("below 4"), 4);
-                    let pods = [gang.roles[0].max];
-                    let avoid = BTreeMap::from([(format!("n{at:02}"), String::new())]);
-                    let mut places = view.places(name);
-                    for place in &mut places {
-                        place.ready &= !avoid.contains_key(&place.name);
-                    }
-                    let fresh = place(&["rack".to_owned()], &places, &gang, &pods);
-                    let kept = view.find(name, &gang, &pods, &avoid).expect("a pool");
-                    let names = |member: &MemberOrder| (member.rank, member.node.clone());
-                    let kept = kept.map(|members| members.iter().map(names).collect::<Vec<_>>());
-                    let fresh = fresh.map(|members| {
-                        let name = |member: &meridian_policies::nodes::Member| {
-                            (member.rank, places[member.node].name.clone())
-                        };
-                        members.iter().map(name).collect::<Vec<_>>()
-                    });
-                    (asked, found) = (asked + 1, found + u32::from(fresh.is_ok()));
-                    assert_eq!(kept, fresh, "round {round}");
+                    let gang = gang(1 + round % 4, 4);
+                    let is_found = found_as_afresh(&mut view, name, &gang, &format!("n{at:02}"));
+                    (asked, found) = (asked + 1, found + u32::from(is_found));
                 }
             }
         }

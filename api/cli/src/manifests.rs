@@ -17,6 +17,8 @@ const NAME: &str = "meridian-agent";
 const USER: u32 = 65_532;
 /// Where its durable state is mounted.
 const STATE: &str = "/var/lib/meridian-agent";
+/// Where pods of gangs call it.
+const ANSWERS: u16 = 7790;
 /// Where its token is mounted.
 const JOIN: &str = "/etc/meridian/join";
 
@@ -92,6 +94,16 @@ fn documents(installation: &Installation) -> Vec<Value> {
             },
         }),
         deployment(installation),
+        // Where pods of gangs say that they have saved, each for itself alone.
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata(),
+            "spec": {
+                "selector": {"app.kubernetes.io/name": NAME},
+                "ports": [{"name": "answers", "port": ANSWERS, "targetPort": "answers"}],
+            },
+        }),
     ]
 }
 
@@ -176,6 +188,10 @@ fn metadata() -> Value {
     json!({"name": NAME, "namespace": NAMESPACE, "labels": labels()})
 }
 
+fn answers_url() -> String {
+    format!("http://{NAME}.{NAMESPACE}.svc:{ANSWERS}")
+}
+
 fn join_secret() -> String {
     format!("{NAME}-join")
 }
@@ -221,8 +237,11 @@ fn pod(installation: &Installation) -> Value {
                 {"name": "MERIDIAN_AGENT_CA_HASH", "value": installation.ca_hash},
                 {"name": "MERIDIAN_AGENT_JOIN_TOKEN_FILE", "value": format!("{JOIN}/token")},
                 {"name": "MERIDIAN_AGENT_STATE_DIR", "value": STATE},
+                {"name": "MERIDIAN_AGENT_ANSWERS_LISTEN", "value": format!("0.0.0.0:{ANSWERS}")},
+                {"name": "MERIDIAN_AGENT_ANSWERS_URL", "value": answers_url()},
                 {"name": "MERIDIAN_AGENT_LOG", "value": "json"},
             ],
+            "ports": [{"name": "answers", "containerPort": ANSWERS}],
             "resources": {
                 "requests": {"cpu": "100m", "memory": "128Mi"},
                 "limits": {"memory": "1Gi"},

@@ -85,6 +85,8 @@ impl Deployment {
             let mounted = match name.as_str() {
                 "MERIDIAN_AGENT_STATE_DIR" => Some(folder.join("state")),
                 "MERIDIAN_AGENT_JOIN_TOKEN_FILE" => Some(self.join_token(member).await),
+                // A pod has an address of its own, this process has the machine's.
+                "MERIDIAN_AGENT_ANSWERS_LISTEN" => Some("127.0.0.1:0".into()),
                 _ => None,
             };
             let value = value.clone().unwrap_or_default();

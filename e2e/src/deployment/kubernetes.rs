@@ -3,12 +3,14 @@
 //! Owns how the two are put together. The member cluster is the caller's, and outlives this.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use super::{Agent, CLUSTER, Deployment, DeploymentPlan, FAIL_POINT, FailPoint, JobBuilder};
 use crate::member::{MemberCluster, trainer_spec};
+use crate::ports::free_address;
 use crate::process::ProcessSpec;
 use crate::tools::Binary;
 
@@ -61,10 +63,24 @@ impl Deployment {
             Mortality::Asks => Binary::MortalAgent,
         };
         let settings: PathBuf = self.file("agent/settings.yaml", &plan.settings);
+        let answers = match member.nodes() {
+            [] => Vec::new(),
+            [_, ..] => {
+                let at = SocketAddrV4::new(member.gateway(), free_address().port());
+                let url = format!("http://{at}");
+                vec![
+                    "--answers-listen".to_owned(),
+                    at.to_string(),
+                    "--answers-url".to_owned(),
+                    url,
+                ]
+            }
+        };
         let mut spec = ProcessSpec::new("agent", binary.path())
             .args(["--backend", "kubernetes", "--cluster", CLUSTER])
             .args(["--insecure-hub", "--hub", &hubs.join(",")])
             .args(["--metrics-listen", "127.0.0.1:0"])
+            .args(answers)
             .args([Path::new("--kubeconfig"), member.kubeconfig()])
             .args([Path::new("--state-dir"), &folder.join("state")])
             .env(FAIL_POINT, self.fail_point().file());

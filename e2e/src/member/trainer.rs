@@ -1,7 +1,8 @@
 //! The training stand-in that real nodes run: it says who it is, writes down that it lives, keeps a
 //! checkpoint, and behaves or misbehaves as its environment tells it.
 //!
-//! Owns the names of those variables and the loop. Never talks to a network.
+//! Owns the names of those variables and the loop. Talks to nobody but the agent that it was told
+//! of.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,6 +13,7 @@ use meridian_api::units::{BootMillis, Millis};
 use meridian_runtime::Clock;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::answer;
 use super::truth::{Beat, Moment};
 
 /// The variable with the pod's uid, from the downward API: its file of heartbeats is called so.
@@ -96,6 +98,12 @@ pub struct TrainerOptions {
     /// Folder of its own checkpoints; absent = it keeps none.
     #[arg(long, env = CHECKPOINT_PATH)]
     pub checkpoint_path: Option<String>,
+    /// The agent's service for its pod; absent = it tells of checkpoints by its last words alone.
+    #[arg(long, env = "MERIDIAN_AGENT_URL")]
+    pub agent_url: Option<String>,
+    /// By which the agent believes it.
+    #[arg(long, env = "MERIDIAN_AGENT_TOKEN", default_value = "")]
+    pub agent_token: String,
     /// File of the pod's annotations.
     #[arg(long, env = ANNOTATIONS, default_value = "/etc/meridian/annotations")]
     pub annotations: PathBuf,
@@ -105,6 +113,7 @@ pub struct TrainerOptions {
 pub async fn train(options: TrainerOptions, clock: &Clock) -> io::Result<u8> {
     let mut told: Vec<(String, String)> = std::env::vars()
         .filter(|(name, _)| name.starts_with("MERIDIAN_") || name.ends_with("VISIBLE_DEVICES"))
+        .filter(|(name, _)| !name.ends_with("_TOKEN"))
         .collect();
     told.sort();
     for (name, value) in told {
@@ -236,6 +245,10 @@ impl Trainer {
         let time = time.map_err(io::Error::other)?;
         // Absent outside of a pod.
         let _ = std::fs::write(LAST_WORDS, format!("{CHECKPOINT}: {time}\n"));
+        if let Some(url) = &self.options.agent_url {
+            let told = answer::saved(url, &self.options.agent_token, &time.to_string());
+            println!("the agent says: {told:?}");
+        }
         self.beat(Moment::Saved)
     }
 
@@ -345,6 +358,8 @@ mod tests {
             checkpoint_every: Some(0),
             checkpoints: Some(format!("file://{}", folder.path().display())),
             checkpoint_path: Some(of(9)),
+            agent_url: None,
+            agent_token: String::new(),
             annotations: folder.path().join("none"),
         };
         let clock = Clock::real();

@@ -160,6 +160,7 @@ fn observation(seen: &v1::GangObservation) -> Result<(GangId, Seen), Malformed> 
         message: seen.message.chars().take(MAX_TEXT).collect(),
         started: instant(seen.started_ms),
         ended: instant(seen.ended_ms),
+        checkpoint: instant(seen.checkpoint_ms),
         sizes: sizes(seen)?,
     };
     Ok((gang, state))

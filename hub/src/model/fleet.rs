@@ -137,6 +137,8 @@ pub(crate) struct Seen {
     pub(crate) started: Option<UnixMillis>,
     /// Agent's wall clock at its end.
     pub(crate) ended: Option<UnixMillis>,
+    /// Agent's wall clock at its newest checkpoint.
+    pub(crate) checkpoint: Option<UnixMillis>,
     /// Pods by role, when fewer than ordered.
     pub(crate) sizes: Vec<(String, u32)>,
 }

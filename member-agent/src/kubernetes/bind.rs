@@ -33,6 +33,9 @@ pub(super) struct Made {
 
 impl KubernetesBackend {
     pub(super) async fn bind_gang(&self, order: &GangOrder) -> Result<(), BackendError> {
+        if let Some(origin) = &order.workload.origin {
+            return self.bind_theirs(order, origin).await;
+        }
         let done = self.try_to_bind(order).await;
         if done.is_err() {
             self.prepared.forget();
@@ -41,9 +44,6 @@ impl KubernetesBackend {
     }
 
     async fn try_to_bind(&self, order: &GangOrder) -> Result<(), BackendError> {
-        if let Some(origin) = &order.workload.origin {
-            return self.bind_theirs(order, origin).await;
-        }
         let gang = order.key.gang;
         let namespace = order.terms.namespace.as_str();
         self.settle_in(gang, namespace, Whose::Ours);
@@ -56,6 +56,8 @@ impl KubernetesBackend {
         let site = self.survey(order).await?;
         let devices = site.devices(order);
         let manifests = invalid(Manifests::new(order, &devices))?;
+        let signal = self.stop_signal(order).await?;
+        let manifests = manifests.with(self.options.answers.as_ref(), signal);
         let owner = if let Some(owner) = held {
             owner
         } else {

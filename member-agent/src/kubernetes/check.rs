@@ -32,6 +32,8 @@ use crate::backend::{
 
 /// Up to this many hosts are read one by one; for more, one listing of everything is cheaper.
 const HOSTS_ONE_BY_ONE: usize = 64;
+/// Kubernetes 1.33 is the first in which a container has a field for its stop signal.
+const FIRST_WITH_STOP_SIGNAL: u32 = 33;
 /// The UID of an owner object that is only rehearsed.
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -137,6 +139,27 @@ impl KubernetesBackend {
         work.await?;
         self.prepared.note(fact, now);
         Ok(())
+    }
+
+    /// The order's stop signal, where it is another than the usual one and pods have a field for
+    /// it: an older API server would refuse them for it.
+    pub(super) async fn stop_signal<'o>(
+        &self,
+        order: &'o GangOrder,
+    ) -> Result<Option<&'o str>, Trouble> {
+        let signal = order.workload.stop_signal.as_str();
+        if signal.is_empty() || signal == "SIGTERM" {
+            return Ok(None);
+        }
+        let version = self.cluster.client();
+        let version = self.cluster.call(version.apiserver_version()).await?;
+        let minor = version
+            .minor
+            .trim_end_matches(|c: char| !c.is_ascii_digit());
+        let has_field = minor
+            .parse()
+            .is_ok_and(|minor: u32| minor >= FIRST_WITH_STOP_SIGNAL);
+        Ok(has_field.then_some(signal))
     }
 
     async fn namespace(&self, name: &str) -> Result<(), BackendError> {

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use meridian_api::units::Millis;
-use meridian_runtime::Clock;
+use meridian_runtime::{Clock, Random};
 
 use super::inventory::{BadInventoryConfig, FlavorError, FlavorTable};
-use super::{Hook, KubernetesOptions, REQUEST_LIMIT};
+use super::{AnswersOptions, Hook, KubernetesOptions, REQUEST_LIMIT};
 use crate::config::{ConfigError, KubernetesConfig, read};
 
 /// Why there is no client.
@@ -74,6 +74,10 @@ pub async fn options(
         flavors,
         inventory: config.inventory.clone(),
         create_namespaces: config.create_namespaces,
+        answers: config.answers_url.clone().map(|url| AnswersOptions {
+            url,
+            random: Random::from_machine(),
+        }),
         request_limit: REQUEST_LIMIT,
         node_lost_after: Millis::seconds(config.node_lost_after_seconds),
         machine_gone_after: Millis::seconds(config.machine_gone_after_seconds),

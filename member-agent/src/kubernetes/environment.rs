@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::manifest::array;
+use super::manifest::{array, object};
 use super::names;
 use super::record::Member;
 use crate::backend::GangOrder;
@@ -17,6 +17,16 @@ pub(super) struct Seat<'a> {
     pub(super) world: &'a [Member],
     /// The global rank of this one.
     pub(super) at: usize,
+    /// How it may call the agent.
+    pub(super) call: Option<Call>,
+}
+
+/// How one pod calls the agent of its cluster.
+pub(super) struct Call {
+    /// Its own part of the agent's service.
+    pub(super) url: String,
+    /// By which it is believed.
+    pub(super) token: String,
 }
 
 /// Adds environment and volume to every container of a pod.
@@ -108,7 +118,25 @@ fn variables(seat: &Seat<'_>) -> Vec<Variable> {
         theirs("MASTER_PORT", port),
     ];
     all.extend(checkpoint_variables(order));
+    if let Some(call) = &seat.call {
+        all.push(ours("MERIDIAN_AGENT_URL", call.url.clone()));
+        all.push(ours("MERIDIAN_AGENT_TOKEN", call.token.clone()));
+    }
     all
+}
+
+/// The signal that asks user code to save and go: for clusters that take it from the pod
+/// (`ContainerStopSignals`, KEP-4960); others drop the field and send the signal of the image. A
+/// template that names one itself keeps it.
+pub(super) fn signal(spec: &mut Map<String, Value>, signal: &str) {
+    for container in array(spec, "containers") {
+        let lifecycle = object(container, "lifecycle");
+        lifecycle
+            .entry("stopSignal")
+            .or_insert_with(|| json!(signal));
+    }
+    // A signal has its meaning only with an operating system.
+    spec.entry("os").or_insert_with(|| json!({"name": "linux"}));
 }
 
 /// A gang writes under a folder of its epoch and goes on from what older epochs left beside it, so

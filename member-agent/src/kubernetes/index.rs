@@ -296,7 +296,7 @@ impl Index {
         true
     }
 
-    /// Notes which gang a pod of others is bound for, and takes one that was let go out of its gang.
+    /// Notes which gang a pod of others is bound for; one that was let go leaves its gang.
     fn note_bound(&mut self, pod: &Pod, key: Option<GangKey>) {
         let Some(uid) = pod.metadata.uid.as_ref() else {
             return;
@@ -376,7 +376,7 @@ impl Index {
 }
 
 /// The gang and epoch of a pod that the agent made or bound.
-fn member_key(pod: &Pod) -> Option<GangKey> {
+pub(super) fn member_key(pod: &Pod) -> Option<GangKey> {
     slip(pod)?;
     names::member_key(pod.metadata.labels.as_ref()?)
 }

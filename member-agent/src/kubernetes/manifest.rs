@@ -18,7 +18,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use meridian_api::units::{MilliGpus, Millis, Resources};
 use serde_json::{Map, Value, json};
 
-use super::environment::{self, Seat};
+use super::answers::{self, AnswersOptions};
+use super::environment::{self, Call, Seat};
 use super::names::{self, Part};
 use super::record::{Member, Record, Slip};
 use crate::backend::{Carried, GangOrder, GangTerms};
@@ -36,6 +37,10 @@ pub(super) struct Devices {
 pub(super) struct Manifests<'a> {
     order: &'a GangOrder,
     devices: &'a Devices,
+    /// Where its pods may call the agent.
+    answers: Option<&'a AnswersOptions>,
+    /// The signal that asks user code to save and go, where it is another than the usual one.
+    stop_signal: Option<&'a str>,
     /// Members in the order of their global ranks.
     world: Vec<Member>,
 }
@@ -71,6 +76,8 @@ impl<'a> Manifests<'a> {
         Ok(Self {
             order,
             devices,
+            answers: None,
+            stop_signal: None,
             world: Record::of(order).members(),
         })
     }
@@ -80,7 +87,22 @@ impl<'a> Manifests<'a> {
         Self {
             order,
             devices,
+            answers: None,
+            stop_signal: None,
             world: Record::of(order).members(),
+        }
+    }
+
+    /// With pods that may call the agent, and are told to go by a signal of their own.
+    pub(super) fn with(
+        self,
+        answers: Option<&'a AnswersOptions>,
+        stop_signal: Option<&'a str>,
+    ) -> Self {
+        Self {
+            answers,
+            stop_signal,
+            ..self
         }
     }
 
@@ -161,16 +183,27 @@ impl<'a> Manifests<'a> {
             order.attempt,
         );
         let mut pod = Value::clone(&role.template);
-        let metadata = self.pod_metadata(&name, member, &pod, owner);
+        let mut metadata = self.pod_metadata(&name, member, &pod, owner);
+        let call = self.answers.map(|answers| Call {
+            url: answers.url_of(&order.terms.namespace, &name),
+            token: answers.token(),
+        });
+        if let Some(call) = &call {
+            metadata["annotations"][names::ANSWER_TOKEN] = json!(answers::hash(&call.token));
+        }
         let seat = Seat {
             order,
             world: &self.world,
             at,
+            call,
         };
         let owner_uid = owner.metadata.uid.as_deref().unwrap_or_default();
         let spec = object(&mut pod, "spec");
         self.place(spec, member);
         environment::furnish(spec, &seat, &names::gate(owner_uid));
+        if let Some(signal) = self.stop_signal {
+            environment::signal(spec, signal);
+        }
         give_devices(spec, role.request, self.devices);
         pod["apiVersion"] = json!("v1");
         pod["kind"] = json!("Pod");

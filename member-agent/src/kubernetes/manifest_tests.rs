@@ -298,3 +298,49 @@ fn a_grace_is_never_zero() {
     assert_eq!(grace_seconds(Millis::ZERO), 1);
     assert_eq!(grace_seconds(Millis(30_001)), 31);
 }
+
+#[test]
+fn a_pod_that_may_call_has_a_token_of_which_the_hash_is_kept() {
+    let (order, devices) = (order(), devices());
+    let options = AnswersOptions {
+        url: "http://agent:7790".to_owned(),
+        random: meridian_runtime::Random::seeded(1),
+    };
+    let manifests = Manifests::new(&order, &devices).expect("good");
+    let manifests = manifests.with(Some(&options), None);
+    let pods = [0, 1].map(|at| manifests.pod(at, &owner()));
+    let tokens = pods
+        .each_ref()
+        .map(|pod| variable(pod, "MERIDIAN_AGENT_TOKEN"));
+    assert_ne!(tokens[0], tokens[1], "each its own");
+    for (pod, token) in pods.iter().zip(&tokens) {
+        let url = variable(pod, "MERIDIAN_AGENT_URL").concat();
+        assert!(url.ends_with(&format!("/{}", pod.name)), "{url}");
+        let annotations = &pod.body["metadata"]["annotations"];
+        assert_eq!(annotations[names::ANSWER_TOKEN], answers::hash(&token[0]));
+        assert!(!annotations.to_string().contains(&token[0]));
+    }
+}
+
+#[test]
+fn a_stop_signal_is_the_containers_unless_it_has_one() {
+    let (mut order, devices) = (order(), devices());
+    let spec = |order: &GangOrder, signal| {
+        let manifests = Manifests::new(order, &devices).expect("good");
+        manifests.with(None, signal).pod(0, &owner()).body["spec"].clone()
+    };
+    let without = spec(&order, None);
+    assert!(without.get("os").is_none());
+    assert!(without["containers"][0].get("lifecycle").is_none());
+    let with = spec(&order, Some("SIGUSR1"));
+    assert_eq!(
+        with["containers"][0]["lifecycle"],
+        json!({"stopSignal": "SIGUSR1"})
+    );
+    assert_eq!(with["os"], json!({"name": "linux"}));
+    let mut template = Value::clone(&order.roles[0].template);
+    template["spec"]["containers"][0]["lifecycle"] = json!({"stopSignal": "SIGINT"});
+    order.roles[0].template = std::sync::Arc::new(template);
+    let own = spec(&order, Some("SIGUSR1"));
+    assert_eq!(own["containers"][0]["lifecycle"]["stopSignal"], "SIGINT");
+}

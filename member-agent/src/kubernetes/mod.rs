@@ -19,6 +19,7 @@
 //!   never comes: it cannot start, whenever it arrives.
 //! - **A step done again** meets what it made and goes on from there.
 
+mod answers;
 mod bind;
 mod check;
 mod client;
@@ -56,6 +57,7 @@ use meridian_api::ids::GangId;
 use meridian_api::units::{Millis, UnixMillis};
 use serde_json::json;
 
+pub use answers::{AnswerRefused, AnswersOptions, Caller};
 pub use options::{
     Hook, KubernetesOptions, MACHINE_GONE_AFTER, NODE_LOST_AFTER, REQUEST_LIMIT, Step,
 };

@@ -47,6 +47,8 @@ pub const CHECKPOINT_BY: &str = "meridian.dev/checkpoint-by";
 /// Annotation of a pod: when its newest checkpoint was written, RFC 3339. The job's answer, also
 /// read from a line `meridian.dev/checkpoint: <time>` of a termination message.
 pub const CHECKPOINT: &str = "meridian.dev/checkpoint";
+/// Annotation of a pod: the SHA-256 of the token by which it calls the agent, in hexadecimal.
+pub const ANSWER_TOKEN: &str = "meridian.dev/answer-token-sha256";
 /// Key of the record in an owner object.
 pub const RECORD: &str = "gang.json";
 /// File in which containers find their peers.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use meridian_api::units::Millis;
 use meridian_runtime::Clock;
 
+use super::answers::AnswersOptions;
 use super::inventory::{FlavorTable, InventoryConfig};
 
 /// No answer in this time is no answer. An API server ends requests of its own after 60 s; one
@@ -33,6 +34,8 @@ pub struct KubernetesOptions {
     pub inventory: InventoryConfig,
     /// Whether the namespace of a job is made when it is not there.
     pub create_namespaces: bool,
+    /// Where pods may call the agent; `None` = nowhere.
+    pub answers: Option<AnswersOptions>,
     /// Limit of one request.
     pub request_limit: Millis,
     /// From "not ready" to "its pods are lost".
@@ -53,6 +56,7 @@ impl KubernetesOptions {
             flavors: FlavorTable::shipped(),
             inventory: InventoryConfig::default(),
             create_namespaces: true,
+            answers: None,
             request_limit: REQUEST_LIMIT,
             node_lost_after: NODE_LOST_AFTER,
             machine_gone_after: MACHINE_GONE_AFTER,

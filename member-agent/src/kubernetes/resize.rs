@@ -47,6 +47,8 @@ impl KubernetesBackend {
         let site = self.survey(order).await?;
         let devices = site.devices(order);
         let manifests = invalid(Manifests::new(order, &devices))?;
+        let signal = self.stop_signal(order).await?;
+        let manifests = manifests.with(self.options.answers.as_ref(), signal);
         if record.attempt < order.attempt {
             site.check_room(order, |member| pods.iter().any(|pod| is(pod, member)))?;
         }

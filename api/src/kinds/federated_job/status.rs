@@ -57,6 +57,9 @@ pub struct FederatedJobStatus {
     /// When it may start, while it waits for room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_start: Option<EstimatedStart>,
+    /// Its work that is saved, while it is placed and tells of checkpoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointStatus>,
     /// When its first gang first ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
@@ -133,6 +136,14 @@ pub struct EstimatedStart {
     /// not say how long it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<Time>,
+}
+
+/// What of a job's work is saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointStatus {
+    /// When each of its gangs that tell of any had saved: the oldest of their newest.
+    pub last_time: Time,
 }
 
 /// Gangs of a job, by phase.

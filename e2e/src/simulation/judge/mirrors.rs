@@ -16,13 +16,14 @@ use super::store::JOBS;
 use crate::simulation::mirror::revision;
 
 /// What a read adds to the status of a job that waits.
-const ADDED: [&str; 6] = [
+const ADDED: [&str; 7] = [
     "phase",
     "reason",
     "message",
     "position",
     "blockers",
     "estimatedStart",
+    "checkpoint",
 ];
 
 /// A job as the store held it from some revision on; `None` = not there.
