@@ -1,5 +1,5 @@
-//! What people and failures do to the nodes under running gangs: evictions, drains, a namespace that
-//! goes, kubelets that stop, machines that die.
+//! What people and failures do to the nodes under running gangs: evictions, drains, a namespace
+//! that goes, kubelets that stop, machines that die.
 //!
 //! Owns the promise that a gang runs whole or not at all through all of it, goes on from its
 //! checkpoint, and never runs twice. What is claimed is read from what the containers wrote.

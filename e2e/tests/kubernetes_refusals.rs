@@ -1,5 +1,6 @@
-//! What a real cluster refuses: pods that are none, resources that nobody has, policies, webhooks that
-//! do not answer, nodes that lie, labels that contradict, missing Secrets, an API that is away.
+//! What a real cluster refuses: pods that are none, resources that nobody has, policies, webhooks
+//! that do not answer, nodes that lie, labels that contradict, missing Secrets, an API that is
+//! away.
 //!
 //! Owns the promise that the job says why, in the cluster's own words, that nothing is half done,
 //! and that what has been mended is tried again by itself. What ran is read from what the

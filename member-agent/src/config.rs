@@ -203,7 +203,7 @@ pub struct TelemetryConfig {
 }
 
 /// The client of Kubernetes calls each answer that is no success an error, though the agent decides
-/// what it means and says so itself: a cluster whose API is away is nothing for a person to look at.
+/// what it means and says so itself: an API that is away is nothing for a person to look at.
 const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
 
 impl Default for TelemetryConfig {

@@ -1,7 +1,7 @@
 //! `mortal-agent`: the agent, which dies or is held where a test says.
 //!
-//! Owns nothing but the question after each step. All the rest is the real agent's command, compiled
-//! once more; the agent that ships is built without any of this.
+//! Owns nothing but the question after each step. All the rest is the real agent's command,
+//! compiled once more; the agent that ships is built without any of this.
 
 #[path = "../../../member-agent/src/command.rs"]
 mod command;

@@ -304,17 +304,18 @@ mod tests {
     use super::*;
     use kube::core::Status;
 
+    fn of(code: u16, reason: &str, message: &str) -> Trouble {
+        let status = Status {
+            code,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            ..Status::default()
+        };
+        trouble(&kube::Error::Api(Box::new(status)))
+    }
+
     #[test]
     fn errors_are_told_apart_by_who_can_mend_them() {
-        let of = |code: u16, reason: &str, message: &str| {
-            let status = Status {
-                code,
-                reason: reason.to_owned(),
-                message: message.to_owned(),
-                ..Status::default()
-            };
-            trouble(&kube::Error::Api(Box::new(status)))
-        };
         assert_eq!(of(404, "NotFound", ""), Trouble::NotFound);
         assert_eq!(of(409, "AlreadyExists", ""), Trouble::Exists);
         assert_eq!(of(409, "Conflict", ""), Trouble::Changed);
@@ -325,31 +326,6 @@ mod tests {
         refused(
             422,
             "Pod \"x\" is invalid: spec.containers[0].image: Required value",
-        );
-        let denied = |code, message: &str| {
-            let said = Trouble::Denied(message.to_owned());
-            assert_eq!(of(code, "", message), said);
-        };
-        denied(
-            403,
-            "admission webhook \"policy.example\" denied the request: no",
-        );
-        denied(
-            400,
-            "admission webhook \"policy.example\" denied the request: no such team",
-        );
-        denied(
-            422,
-            "ValidatingAdmissionPolicy 'teams' with binding 'teams' denied request: no team",
-        );
-        denied(
-            500,
-            "failed calling webhook \"policy.example\": connection refused",
-        );
-        denied(403, "pods \"x\" is forbidden: exceeded quota: gpus");
-        denied(
-            403,
-            "error looking up service account ml/trainer: not found",
         );
         refused(
             500,
@@ -382,5 +358,30 @@ mod tests {
         away(401, "Unauthorized");
         away(429, "too many requests");
         away(410, "Expired");
+    }
+
+    #[test]
+    fn what_a_rule_of_the_cluster_denies_is_not_the_fault_of_the_template() {
+        let denied = |code, message: &str| {
+            let said = Trouble::Denied(message.to_owned());
+            assert_eq!(of(code, "", message), said);
+        };
+        denied(
+            400,
+            "admission webhook \"policy.example\" denied the request: no such team",
+        );
+        denied(
+            422,
+            "ValidatingAdmissionPolicy 'teams' with binding 'teams' denied request: no team",
+        );
+        denied(
+            500,
+            "failed calling webhook \"policy.example\": connection refused",
+        );
+        denied(403, "pods \"x\" is forbidden: exceeded quota: gpus");
+        denied(
+            403,
+            "error looking up service account ml/trainer: not found",
+        );
     }
 }
