@@ -184,9 +184,9 @@ fn a_gang_hears_what_it_could_change() {
       run with 6 pods of worker instead of 7: starts now on euw-a/train
       allow cluster use-a: starts now on use-a/train
     research/asleep
-      resume it: starts now on euw-a/train
+      resume it: starts now on use-b/old
     research/of-no-use
-      run with 8 pods of worker instead of 40: starts now on use-a/train
+      run with 8 pods of worker instead of 40: starts now on use-b/old
     "#);
 }
 
