@@ -8,6 +8,7 @@ pub mod gpu_pool;
 pub mod member_cluster;
 pub mod price_book;
 pub mod region;
+pub mod reservation;
 pub mod spread;
 pub mod tenant;
 pub mod tenant_quota;
@@ -23,6 +24,7 @@ pub use gpu_pool::GPUPool;
 pub use member_cluster::MemberCluster;
 pub use price_book::PriceBook;
 pub use region::Region;
+pub use reservation::Reservation;
 pub use tenant::Tenant;
 pub use tenant_quota::TenantQuota;
 pub use time_window::TimeWindow;
@@ -251,6 +253,24 @@ pub static ALL: &[KindInfo] = &[
             column("Open", "boolean", ".status.open"),
             wide("ClosesAt", "string", ".status.closesAt"),
             wide("NextOpen", "string", ".status.nextOpen"),
+            AGE,
+        ],
+    ),
+    kind::<reservation::ReservationSpec>(
+        "reservation",
+        &["rsv"],
+        &[
+            column("Tenant", "string", ".spec.tenant"),
+            column("Cluster", "string", ".spec.capacity.cluster"),
+            column("Pool", "string", ".spec.capacity.pool"),
+            column("Hosts", "integer", ".spec.capacity.hosts"),
+            column("State", "string", ".status.phase"),
+            column("Used", "integer", ".status.hosts.used"),
+            column("Ready", "integer", ".status.hosts.ready"),
+            column("Start", "string", ".status.start"),
+            wide("End", "string", ".status.end"),
+            wide("Flavor", "string", ".spec.capacity.flavor"),
+            wide("Window", "string", ".spec.schedule.window"),
             AGE,
         ],
     ),

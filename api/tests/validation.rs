@@ -531,6 +531,40 @@ fn the_other_kinds_are_checked() {
 }
 
 #[test]
+fn reservations_are_checked() {
+    let reservation = |rest: &str, capacity: &str| {
+        let spec = format!("{{tenant: nlp, capacity: {{flavor: h100, {capacity}}}{rest}}}");
+        yaml("Reservation", &spec)
+    };
+    let whole = reservation(
+        r#", classes: [batch-long], leadTime: 45m, schedule: {from: "2026-12-07T08:00:00Z",
+           until: "2026-12-11T20:00:00Z", window: nights},
+           unused: {lendTo: [batch-short], within: 30m}"#,
+        "hosts: 8, region: eu-west, cluster: euw-a, pool: train",
+    );
+    let value = document::parse_one(whole.as_bytes()).unwrap();
+    assert_eq!(errors(&value), [] as [String; 0]);
+    yaml_refused(&reservation("", "hosts: 0"), "nothing would be reserved");
+    yaml_refused(&reservation("", "hosts: 20000"), "at most 16384");
+    yaml_refused(
+        &reservation("", "hosts: 1, pool: train"),
+        "spec.capacity.cluster: must be given with pool",
+    );
+    let back = r#", schedule: {from: "2026-12-11T20:00:00Z", until: "2026-12-07T08:00:00Z"}"#;
+    yaml_refused(&reservation(back, "hosts: 1"), "it would never hold");
+    let long = r#", schedule: {from: "2026-12-07T20:00:00Z", until: "2028-12-07T08:00:00Z"}"#;
+    yaml_refused(&reservation(long, "hosts: 1"), "leave until out");
+    yaml_refused(
+        &reservation(", unused: {lendTo: [], within: 5m}", "hosts: 1"),
+        "spec.unused.lendTo: is empty",
+    );
+    yaml_refused(
+        &reservation(", unused: {lendTo: [a], within: 2d}", "hosts: 1"),
+        "must be from 1s to",
+    );
+}
+
+#[test]
 fn prices_are_checked() {
     let prices = |row: &str| yaml("PriceBook", &format!("{{currency: EUR, flavors: [{row}]}}"));
     yaml_refused(

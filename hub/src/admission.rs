@@ -4,6 +4,8 @@
 //! cluster-scoped objects, and the refusal to delete what still holds work. What it read is
 //! compared in the write's transaction, so that no two replicas accept half of a contradiction.
 
+mod reservation;
+
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
@@ -85,6 +87,12 @@ impl Admission for HubAdmission {
             }
             ("pricebooks", Operation::Create) => self.price_book(change).await,
             ("regions", Operation::Delete) => self.region_delete(change).await,
+            ("reservations", Operation::Create | Operation::Update) => {
+                self.reservation(change).await
+            }
+            ("timewindows", Operation::Update | Operation::Delete) => {
+                self.window_of_reservations(change).await
+            }
             _ => Ok(Admitted::default()),
         }
     }
@@ -183,6 +191,8 @@ impl HubAdmission {
             });
         }
         if change.operation == Operation::Delete && change.kind.plural == "tenants" {
+            self.not_reserved("tenant", |spec| spec.tenant == change.key.name)
+                .await?;
             let mut admitted = self
                 .nothing_placed(change, "tenant", |row, name| row.tenant == name)
                 .await?;
@@ -239,6 +249,9 @@ impl HubAdmission {
     /// With a cluster go its agent's binding, its identity and its capacity: a cluster of that name
     /// which is added later is another.
     async fn cluster_delete(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
+        let is_there = |cluster: Option<&str>| cluster == Some(change.key.name.as_str());
+        self.not_reserved("cluster", |spec| is_there(spec.capacity.cluster.as_deref()))
+            .await?;
         let mut admitted = self
             .nothing_placed(change, "cluster", |row, name| row.cluster == name)
             .await?;

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use meridian_api::kinds::reservation::FOREVER;
 use meridian_api::kinds::tenant::OnExhausted;
 use meridian_api::quantity::{CpuQuantity, MemoryQuantity, Money};
 use meridian_api::reasons::Reason;
-use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
+use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Millis, Resources};
 
 use crate::candidates::{Barred, allows_cluster, lacks, preference};
 use crate::choice::words;
@@ -241,6 +242,51 @@ fn kept(round: &Round<'_>, ix: WaitingIx, pool: PoolIx, mask: Mask) -> Option<Ca
     })
 }
 
+/// Room that the gang would have in the pool, if a reservation did not keep it.
+fn reserved(round: &Round<'_>, ix: WaitingIx, pool: PoolIx) -> Option<Cause> {
+    let snapshot = round.snapshot;
+    let gang = &round.gang(ix).shape;
+    let source = &snapshot.pools[pool.index()];
+    let rows = &round.pools[pool.index()].shapes;
+    let least = gang.least();
+    let view = round.blocks.view(ix, pool, (gang, &least), rows);
+    let fits = |rows: &[_]| fit(&source.levels, rows, gang, &least).is_some();
+    if view.as_deref().is_some_and(fits) {
+        return None;
+    }
+    let row = &snapshot.reserved[round.blocks.keeper(ix, pool, gang)?];
+    let amounts = Amounts {
+        need: gang.gpus(&least),
+        free: view.map_or(MilliGpus::ZERO, |rows| crate::shapes::free(&rows).gpus),
+        limit: crate::shapes::free(rows).gpus,
+    };
+    let tenant = &snapshot.tenants[row.tenant.index()].name;
+    let wait = row.from.since(snapshot.now);
+    let gone = Millis(wait.0.saturating_sub(row.lead.0));
+    let when = if wait == Millis::ZERO {
+        let ends = row.until.since(snapshot.now).0.div_ceil(60_000);
+        if row.until == FOREVER {
+            "has them".to_owned()
+        } else {
+            format!("has them for {ends} min")
+        }
+    } else {
+        let (begins, gone) = (wait.0.div_ceil(60_000), gone.0 / 60_000);
+        format!("gets them in {begins} min; what runs for at most {gone} min may run before that")
+    };
+    let message = format!(
+        "pool {}: {} hosts are reserved ({}) for tenant {tenant}, who {when}",
+        source.name, row.hosts, row.name,
+    );
+    Some(Cause {
+        reason: Reason::ReservedForOthers,
+        cluster: Some(source.cluster),
+        flavor: Some(source.flavor),
+        amounts: Some(amounts),
+        message,
+    })
+}
+
 /// Whose slot it is, how large, and when it is due.
 fn slot_words(round: &Round<'_>, slot: &Slot) -> String {
     let owner = round.gang(slot.owner);
@@ -365,7 +411,10 @@ fn of_places(round: &Round<'_>, ix: WaitingIx, mask: Mask, rooms: &mut Rooms) ->
                         holding += 1;
                         match cause {
                             Some(cause) => causes.push(cause.clone()),
-                            None => causes.extend(kept(round, ix, pool_ix, mask)),
+                            None => causes.extend(
+                                kept(round, ix, pool_ix, mask)
+                                    .or_else(|| reserved(round, ix, pool_ix)),
+                            ),
                         }
                     }
                 }

@@ -7,6 +7,7 @@
 mod choice;
 mod ledger;
 mod preemption;
+mod reserved;
 pub mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +62,7 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
         } else {
             preemption::rooms_with_holds(snapshot, plan, &mut found);
         }
+        reserved::blocks_stay_whole(snapshot, plan, &mut found);
         ledger::limits(snapshot, plan, &mut found);
         ledger::limits_of_jobs(snapshot, plan, &mut found);
         ledger::rows_add_up(snapshot, plan, &mut found);

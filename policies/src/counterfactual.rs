@@ -81,6 +81,10 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Option<Snapshot> {
             pool: Some(placed.pool),
             ends: gang.max_runtime.map(|most| snapshot.now.after(most)),
             resources: gang.shape.demand(&placed.pods),
+            pods: placed
+                .pods
+                .iter()
+                .fold(0, |sum, pods| sum.saturating_add(*pods)),
             rows: placed.rows.clone(),
             since: snapshot.now,
             standing: Standing::default(),

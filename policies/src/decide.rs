@@ -30,6 +30,7 @@ use crate::order::Queue;
 use crate::preempt::Preemptions;
 use crate::preempt::holds::{self, Kept};
 use crate::quota::{Ledger, Reach, gpus_per_job};
+use crate::reserved::Blocks;
 use crate::shapes;
 use crate::shares::Shares;
 use crate::sizes::largest;
@@ -150,7 +151,7 @@ pub(crate) struct Round<'a> {
     /// Placements so far.
     pub(crate) placed: u32,
     pub(crate) kinds: Vec<Kind>,
-    /// Ordinal of the gang's shape, equal shapes being one.
+    /// Ordinal of the gang's shape, equal shapes to which reservations mean the same being one.
     pub(crate) shape_of: Vec<u32>,
     remembered: BTreeMap<(u32, PoolIx, Mask), Remembered>,
     /// What is kept for the oldest; `None` where the owner has its place.
@@ -158,6 +159,7 @@ pub(crate) struct Round<'a> {
     pub(crate) standings: Standings,
     pub(crate) copies: Copies,
     pub(crate) others: Others,
+    pub(crate) blocks: Blocks,
 }
 
 impl<'a> Round<'a> {
@@ -170,9 +172,10 @@ impl<'a> Round<'a> {
                 version: 0,
             }
         };
-        let (kinds, shape_of) = kinds(snapshot);
+        let blocks = Blocks::new(snapshot);
+        let (kinds, shape_of) = kinds(snapshot, &blocks);
         let ledger = Ledger::new(snapshot);
-        let slots = slots(snapshot, &ledger, &kinds);
+        let slots = slots(snapshot, &ledger, &blocks, &kinds);
         let mut pools: Vec<PoolState> = snapshot.pools.iter().map(state).collect();
         Self {
             snapshot,
@@ -188,6 +191,7 @@ impl<'a> Round<'a> {
             kinds,
             shape_of,
             remembered: BTreeMap::new(),
+            blocks,
         }
     }
 
@@ -462,7 +466,8 @@ impl<'a> Round<'a> {
                 if !budget.covers(demand) || demand.gpus > state.free {
                     return None;
                 }
-                fit(levels, &seen, gang, pods)
+                let rows = self.blocks.view(ix, pool, (gang, pods), &seen)?;
+                fit(levels, &rows, gang, pods)
             };
             let found = largest(gang, fits);
             let entry = Remembered {
@@ -486,6 +491,7 @@ impl<'a> Round<'a> {
         state.version += 1;
         self.placed += 1;
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
+        self.blocks.add(ix, pool, &gang.shape, pods);
     }
 
     /// True when the gang, in its smallest size, goes beyond its tenant's nominal quota wherever it

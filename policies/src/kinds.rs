@@ -10,8 +10,9 @@ use meridian_api::units::MilliGpus;
 use crate::candidates::choice;
 use crate::model::{
     Accepted, ChoiceIx, ClassIx, ClusterIx, FlavorIx, GangShape, Lacking, RegionIx, Snapshot,
-    TenantIx,
+    TenantIx, WaitingIx,
 };
+use crate::reserved::Blocks;
 
 /// Ordinal of a kind in one round.
 pub(crate) type Kind = u32;
@@ -28,14 +29,16 @@ type KindKey<'a> = (
     MilliGpus,
     ChoiceIx,
     Option<Uid>,
+    u32,
 );
 
 /// The kind and the ordinal of the shape of each waiting gang.
-pub(crate) fn kinds(snapshot: &Snapshot) -> (Vec<Kind>, Vec<u32>) {
+pub(crate) fn kinds(snapshot: &Snapshot, blocks: &Blocks) -> (Vec<Kind>, Vec<u32>) {
     let mut by_key: BTreeMap<KindKey<'_>, Kind> = BTreeMap::new();
-    let mut by_shape: BTreeMap<&GangShape, u32> = BTreeMap::new();
+    let mut by_shape: BTreeMap<(&GangShape, u32), u32> = BTreeMap::new();
     let (mut kinds, mut shape_of) = (Vec::new(), Vec::new());
-    for gang in &snapshot.waiting {
+    for (ix, gang) in (0..).map(WaitingIx).zip(&snapshot.waiting) {
+        let standing = blocks.standing(ix);
         let flavor = |accepted: &Accepted| (accepted.flavor, accepted.speed);
         let key = (
             gang.tenant,
@@ -51,11 +54,12 @@ pub(crate) fn kinds(snapshot: &Snapshot) -> (Vec<Kind>, Vec<u32>) {
             choice(snapshot, gang)
                 .minds_others()
                 .then_some(gang.gang.job),
+            standing,
         );
         let next = u32::try_from(by_key.len()).unwrap_or(u32::MAX);
         kinds.push(*by_key.entry(key).or_insert(next));
         let next = u32::try_from(by_shape.len()).unwrap_or(u32::MAX);
-        shape_of.push(*by_shape.entry(&gang.shape).or_insert(next));
+        shape_of.push(*by_shape.entry((&gang.shape, standing)).or_insert(next));
     }
     (kinds, shape_of)
 }

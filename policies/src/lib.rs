@@ -28,6 +28,7 @@ mod pick;
 pub mod preempt;
 pub mod quota;
 pub mod record;
+pub mod reserved;
 mod rules;
 mod search;
 pub mod shapes;

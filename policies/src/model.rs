@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 mod gang;
 mod preemption;
+mod quota;
 mod score;
 
 pub use crate::choice::cost::Bill;
@@ -23,6 +24,9 @@ pub use preemption::{
     Rule, Seat, Stage, Standing, Victim, Yield,
 };
 pub use score::Score;
+
+pub use crate::reserved::{Lends, Reserved};
+pub use quota::{Measure, Place, Quota};
 
 macro_rules! ordinal {
     ($(#[$doc:meta])* $name:ident) => {
@@ -125,6 +129,10 @@ pub struct Snapshot {
     pub clusters: Vec<Cluster>,
     /// Pools, by cluster and name.
     pub pools: Vec<Pool>,
+    /// Reservations, by name and start: one row for each span that may matter, and none that is
+    /// over.
+    #[serde(default)]
+    pub reserved: Vec<Reserved>,
     /// What is placed: everything that holds GPUs or may still hold some.
     pub held: Vec<Held>,
     /// Gangs that wait for a place, by submission time, then id.
@@ -223,71 +231,6 @@ pub struct Budget {
     pub on_exhausted: OnExhausted,
 }
 
-/// What a quota row counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Measure {
-    /// GPUs.
-    Gpus {
-        /// Of one flavor; `None` = of all together.
-        flavor: Option<FlavorIx>,
-        /// In one region; `None` = in all together.
-        region: Option<RegionIx>,
-    },
-    /// Host CPU.
-    Cpu,
-    /// Host memory.
-    Memory,
-}
-
-impl Measure {
-    /// True when what stands in `place` counts.
-    #[must_use]
-    pub fn counts(self, place: Place) -> bool {
-        match self {
-            Self::Gpus { flavor, region } => {
-                flavor.is_none_or(|flavor| flavor == place.flavor)
-                    && region.is_none_or(|region| region == place.region)
-            }
-            Self::Cpu | Self::Memory => true,
-        }
-    }
-
-    /// The part of `resources` that is counted, in the measure's own unit.
-    #[must_use]
-    pub const fn amount(self, resources: Resources) -> u64 {
-        match self {
-            Self::Gpus { .. } => resources.gpus.0,
-            Self::Cpu => resources.cpu.0,
-            Self::Memory => resources.memory.0,
-        }
-    }
-}
-
-/// Where quota is counted: hardware and region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
-    /// Hardware.
-    pub flavor: FlavorIx,
-    /// Region.
-    pub region: RegionIx,
-}
-
-/// What a tenant, with everything below it, may hold. Amounts are in the smallest unit of the
-/// measure: thousandths of a GPU or of a core, mebibytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quota {
-    /// What is counted.
-    pub measure: Measure,
-    /// Its own.
-    pub nominal: u64,
-    /// Most it may hold beyond nominal while others leave theirs unused; `None` = no limit.
-    pub borrowing_limit: Option<u64>,
-    /// Most of its unused nominal that others may hold; `None` = all of it.
-    pub lending_limit: Option<u64>,
-    /// Never more than this, borrowed or not.
-    pub hard_cap: Option<u64>,
-}
-
 /// How well the hub hears a cluster's agent (behaviour, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Contact {
@@ -371,6 +314,9 @@ pub struct Held {
     pub ends: Option<UnixMillis>,
     /// All its pods together.
     pub resources: Resources,
+    /// How many pods these are: it stands on no more hosts.
+    #[serde(default)]
+    pub pods: u32,
     /// Its entries in the ledger, as they were last written down.
     pub rows: Vec<LedgerRow>,
     /// When it was decided.

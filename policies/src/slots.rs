@@ -22,6 +22,7 @@ use crate::model::{
     Waiting, WaitingIx,
 };
 use crate::quota::{Ledger, Reach, gpus_per_job};
+use crate::reserved::Blocks;
 use crate::shapes;
 
 /// A gang that has waited for longer is blocked, and no longer merely next.
@@ -86,7 +87,12 @@ impl Slot {
 }
 
 /// The slots of a round, before anything is placed in it.
-pub(crate) fn slots(snapshot: &Snapshot, ledger: &Ledger<'_>, kinds: &[u32]) -> Vec<Slot> {
+pub(crate) fn slots(
+    snapshot: &Snapshot,
+    ledger: &Ledger<'_>,
+    blocks: &Blocks,
+    kinds: &[u32],
+) -> Vec<Slot> {
     let mut aged: Vec<WaitingIx> = (0..)
         .map(WaitingIx)
         .zip(&snapshot.waiting)
@@ -121,7 +127,11 @@ pub(crate) fn slots(snapshot: &Snapshot, ledger: &Ledger<'_>, kinds: &[u32]) -> 
             continue;
         }
         let pools = (0..).map(PoolIx).zip(&snapshot.pools);
-        let pools = pools.filter(|(_, pool)| !taken.contains(&(gang.class, pool.flavor)));
+        // Hosts that a reservation keeps from it are not kept for it.
+        let least = gang.shape.least();
+        let is_open = |at: PoolIx| blocks.must_leave(ix, at, &gang.shape, &least) == 0;
+        let pools =
+            pools.filter(|(at, pool)| !taken.contains(&(gang.class, pool.flavor)) && is_open(*at));
         let found = pools.filter_map(|(at, pool)| slot(snapshot, ledger, ix, at, pool, &chosen));
         if let Some((_, slot)) = found.min_by(|(a, _), (b, _)| a.cmp(b)) {
             taken.insert((gang.class, slot.place.flavor));

@@ -2,6 +2,8 @@
 //!
 //! Owns its shape and its checks. Never asks what time it is.
 
+mod openings;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,6 +14,7 @@ use crate::errors::FieldReason;
 use crate::meta::{Condition, Object, Spec};
 use crate::quantity::Time;
 use crate::validate::{Checked, Findings};
+pub use openings::Opening;
 
 /// A time window.
 pub type TimeWindow = Object<TimeWindowSpec, TimeWindowStatus>;

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use meridian_api::ids::Revision;
 use meridian_api::kinds::price_book::PriceBookSpec;
 use meridian_api::kinds::{
-    GPUPool, MemberCluster, PriceBook, Region, Tenant, TenantQuota, WorkloadClass,
+    GPUPool, MemberCluster, PriceBook, Region, Reservation, Tenant, TenantQuota, TimeWindow,
+    WorkloadClass,
 };
 use meridian_store::KeyValue;
 use meridian_store::keys::ObjectKey;
@@ -42,6 +43,10 @@ pub(crate) struct Catalog {
     pub(crate) pools: Table<GPUPool>,
     /// Price books: admission lets in one.
     pub(crate) price_books: Table<PriceBook>,
+    /// Spans of days and clock times.
+    pub(crate) windows: Table<TimeWindow>,
+    /// Hosts that are a tenant's at set times.
+    pub(crate) reservations: Table<Reservation>,
 }
 
 /// What kind of thing changed.
@@ -72,6 +77,8 @@ impl Catalog {
             "regions" => put(&mut self.regions, name, entry).then_some(Changed::Policy),
             "gpupools" => put(&mut self.pools, name, entry).then_some(Changed::Policy),
             "pricebooks" => put(&mut self.price_books, name, entry).then_some(Changed::Policy),
+            "timewindows" => put(&mut self.windows, name, entry).then_some(Changed::Policy),
+            "reservations" => put(&mut self.reservations, name, entry).then_some(Changed::Policy),
             "memberclusters" => {
                 put(&mut self.clusters, name, entry).then(|| Changed::Cluster(name.clone()))
             }
@@ -89,6 +96,8 @@ impl Catalog {
             "regions" => delete(&mut self.regions, name, revision),
             "gpupools" => delete(&mut self.pools, name, revision),
             "pricebooks" => delete(&mut self.price_books, name, revision),
+            "timewindows" => delete(&mut self.windows, name, revision),
+            "reservations" => delete(&mut self.reservations, name, revision),
             "memberclusters" => {
                 delete(&mut self.clusters, name, revision).map(|_| Changed::Cluster(name.clone()))
             }

@@ -11,6 +11,7 @@ mod fleet;
 mod histories;
 mod jobs;
 mod offers;
+mod reserved;
 mod snapshot;
 mod taints;
 

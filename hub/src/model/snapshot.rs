@@ -57,11 +57,11 @@ pub(crate) struct Labelled {
 /// Names to ordinals.
 #[derive(Default)]
 pub(super) struct Ordinals {
-    flavors: BTreeMap<String, FlavorIx>,
-    classes: BTreeMap<String, ClassIx>,
-    tenants: BTreeMap<String, TenantIx>,
-    regions: BTreeMap<String, RegionIx>,
-    clusters: BTreeMap<String, ClusterIx>,
+    pub(super) flavors: BTreeMap<String, FlavorIx>,
+    pub(super) classes: BTreeMap<String, ClassIx>,
+    pub(super) tenants: BTreeMap<String, TenantIx>,
+    pub(super) regions: BTreeMap<String, RegionIx>,
+    pub(super) clusters: BTreeMap<String, ClusterIx>,
 }
 
 impl Ordinals {
@@ -115,6 +115,7 @@ impl Model {
         };
         snapshot.pools = self.pool_rows(&ordinals);
         snapshot.held = self.held_rows(&ordinals, &snapshot.pools);
+        snapshot.reserved = self.reserved_rows(&ordinals, &snapshot.pools, situation.now);
         let mut troubled = Vec::new();
         let mut choices = Choices::new(Vec::new(), Vec::new());
         for gang in &self.waiting {
@@ -141,7 +142,8 @@ impl Model {
         Labelled { snapshot, troubled }
     }
 
-    /// When the first gang that rests may be tried again, or must leave a tainted cluster.
+    /// When the first gang that rests may be tried again or must leave a tainted cluster, or a
+    /// reservation begins or ends.
     pub(crate) fn next_try(&self, now: UnixMillis) -> Option<UnixMillis> {
         let next = self.waiting.iter().filter_map(|gang| {
             let progress = &self.jobs.get(&gang.job)?.progress;
@@ -150,7 +152,8 @@ impl Model {
             let looks = progress.lacking.values().map(|lack| lack.until);
             rest.chain(looks).filter(|at| *at > now).min()
         });
-        next.chain(self.next_leave(now)).min()
+        let edges = self.next_reservation_edge(now);
+        next.chain(self.next_leave(now)).chain(edges).min()
     }
 
     /// The snapshot in which `job` had been submitted just now, and the UID it has there.
@@ -377,6 +380,10 @@ impl Model {
                 pool: pools.get(&(cluster, record.pool.clone())).copied(),
                 ends: record.ends(),
                 resources: record.resources(),
+                pods: record
+                    .pods()
+                    .iter()
+                    .fold(0, |sum, pods| sum.saturating_add(*pods)),
                 rows: ledger_rows(ordinals, record),
                 since: record.decided,
                 standing: Standing::default(),

@@ -146,8 +146,11 @@ fn open_to(round: &Round<'_>, ix: WaitingIx) -> Vec<(PoolIx, Preference)> {
     let open = round.open.iter().filter_map(|pool| {
         let source = &snapshot.pools[pool.index()];
         let cluster = &snapshot.clusters[source.cluster.index()];
-        let may =
-            allows_cluster(gang, source.cluster, cluster) && lacks(gang, source.cluster).is_none();
+        // Hosts that a reservation keeps from it would not be its own when they are free.
+        let least = gang.shape.least();
+        let may = allows_cluster(gang, source.cluster, cluster)
+            && lacks(gang, source.cluster).is_none()
+            && round.blocks.must_leave(ix, *pool, &gang.shape, &least) == 0;
         let preference = preference(snapshot, gang, source).ok().filter(|_| may)?;
         Some((*pool, preference))
     });

@@ -160,6 +160,7 @@ impl World {
             pool: (!self.0.pools.is_empty()).then_some(PoolIx(0)),
             ends: None,
             resources: cards(gpus),
+            pods: 1,
             rows: vec![LedgerRow {
                 role: Role::Own,
                 lender: None,

@@ -180,6 +180,7 @@ fn held() -> Held {
         pool: None,
         ends: None,
         resources: Resources::default(),
+        pods: 0,
         rows: Vec::new(),
         since: UnixMillis(NOW.0 - 600 * MINUTE),
         standing: Standing {

@@ -22,6 +22,7 @@ mod random;
 mod random_choice;
 mod record;
 mod replace;
+mod reserved;
 mod rounds;
 mod several_roles;
 mod slots;

@@ -289,6 +289,7 @@ fn held(tenants: u32, flavors: u32) -> impl Strategy<Value = Held> {
             pool: None,
             ends: None,
             resources: resources(gpus * 1000, gpus * 8, gpus * 16),
+            pods: 1,
             rows: Vec::new(),
             since: UnixMillis(0),
             standing: Standing::default(),

@@ -265,6 +265,7 @@ impl Pool1 {
             pool: Some(PoolIx(0)),
             ends: Some(ends),
             resources: cards(placed.gpus.whole()),
+            pods: placed.pods.iter().sum(),
             rows: placed.rows.clone(),
             since: self.world.0.now,
             standing: Standing::default(),

@@ -1,0 +1,185 @@
+//! Reservations of a plan, checked plainly: nothing is placed on what makes a block whole.
+//!
+//! Owns the two bounds that prove it: hosts that enough pods cannot have reached, and hosts that
+//! stand empty. Computed anew for each placement from all that stands in the pool; no code of
+//! `reserved` is used.
+
+use meridian_api::units::UnixMillis;
+
+use super::{Found, Hosts, hosts, report, take_from};
+use crate::model::{ClassIx, Placed, Plan, PoolIx, Reserved, Snapshot, TenantIx};
+
+/// Work in the pool: whose, from when to when, how large.
+#[derive(Clone, Copy)]
+struct Work {
+    tenant: TenantIx,
+    class: ClassIx,
+    since: UnixMillis,
+    ends: Option<UnixMillis>,
+    pods: u128,
+    gpus: u128,
+    is_held: bool,
+}
+
+/// A block is whole when it begins: each placement that could be in its way leaves it its hosts.
+pub(super) fn blocks_stay_whole(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let mut pools: Vec<PoolIx> = snapshot.reserved.iter().map(|row| row.pool).collect();
+    pools.sort_unstable();
+    pools.dedup();
+    for pool in pools {
+        if pool.index() >= snapshot.pools.len() {
+            report(
+                found,
+                "S5",
+                format!("a reservation is in no pool {}", pool.0),
+            );
+            continue;
+        }
+        let here: Vec<&Placed> = plan
+            .placements
+            .iter()
+            .filter(|it| it.pool == pool)
+            .collect();
+        if !here.is_empty() {
+            in_pool(snapshot, pool, &here, found);
+        }
+    }
+}
+
+fn in_pool(snapshot: &Snapshot, pool: PoolIx, placements: &[&Placed], found: &mut Found) {
+    let rows = snapshot.reserved.iter().filter(|row| row.pool == pool);
+    let rows: Vec<&Reserved> = rows.filter(|row| row.until > snapshot.now).collect();
+    let mut times: Vec<UnixMillis> = rows.iter().map(|row| row.from.max(snapshot.now)).collect();
+    times.sort_unstable();
+    times.dedup();
+    let held = snapshot.held.iter().filter(|held| held.pool == Some(pool));
+    let mut there: Vec<Work> = held
+        .map(|held| Work {
+            tenant: held.tenant,
+            class: held.class,
+            since: held.since,
+            ends: held.ends,
+            pods: u128::from(held.pods),
+            gpus: u128::from(held.resources.gpus.0),
+            is_held: true,
+        })
+        .collect();
+    let mut room = hosts(&snapshot.pools[pool.index()]);
+    let (all, empty, _) = sums(&room);
+    let occupied = all - empty;
+    for placed in placements {
+        let gang = &snapshot.waiting[placed.waiting.index()];
+        there.push(Work {
+            tenant: gang.tenant,
+            class: gang.class,
+            since: snapshot.now,
+            ends: gang.max_runtime.map(|most| snapshot.now.after(most)),
+            pods: placed.pods.iter().map(|pods| u128::from(*pods)).sum(),
+            gpus: u128::from(placed.gpus.0),
+            is_held: false,
+        });
+        if take_from(&mut room, &gang.shape, placed).is_err() {
+            // Said by the check of rooms; what would follow from it is of no use.
+            return;
+        }
+        for at in &times {
+            if let Err(what) = leaves_enough(snapshot, &rows, *at, (&there, occupied), &room) {
+                let message = format!("gang {} in pool {}: {what}", gang.gang, pool.0);
+                report(found, "S20", message);
+            }
+        }
+    }
+}
+
+/// True for work of the tenant's tree and of the classes named.
+fn may_use(snapshot: &Snapshot, row: &Reserved, work: &Work) -> bool {
+    let mut at = Some(work.tenant);
+    for _ in 0..=snapshot.tenants.len() {
+        if at == Some(row.tenant) {
+            return row.classes.is_empty() || row.classes.contains(&work.class);
+        }
+        let node = at.and_then(|ix| snapshot.tenants.get(ix.index()));
+        at = node.and_then(|node| node.parent);
+    }
+    false
+}
+
+/// Hosts with GPUs, those of them on which nobody stands, and GPUs of the largest.
+fn sums(room: &Hosts<'_>) -> (u128, u128, u128) {
+    let mut sums = (0, 0, 1);
+    for ((_, size, free), hosts) in room.iter().filter(|((_, size, _), _)| size[0] > 0) {
+        sums.0 += u128::from(*hosts);
+        sums.1 += if size == free { u128::from(*hosts) } else { 0 };
+        sums.2 = sums.2.max(u128::from(size[0]));
+    }
+    sums
+}
+
+/// Fails when the newest work leaves the blocks of that time with fewer hosts than they have.
+fn leaves_enough(
+    snapshot: &Snapshot,
+    rows: &[&Reserved],
+    at: UnixMillis,
+    (there, occupied): (&[Work], u128),
+    room: &Hosts<'_>,
+) -> Result<(), String> {
+    let begin = rows.iter().filter(|row| row.from.max(snapshot.now) == at);
+    let lead = begin.map(|row| row.lead.0).max().unwrap_or(0);
+    let holding: Vec<&&Reserved> = rows
+        .iter()
+        .filter(|row| row.from <= at && at < row.until)
+        .collect();
+    let own = |work: &Work| holding.iter().position(|row| may_use(snapshot, row, work));
+    let in_the_way = |work: &Work| {
+        let lent = |row: &&&Reserved| {
+            let ends = work.ends.map(|ends| ends.0 - work.since.0);
+            row.lends.as_ref().is_some_and(|lends| {
+                let soon =
+                    ends.is_some_and(|length| i128::from(length) <= i128::from(lends.within.0));
+                row.from <= work.since && lends.classes.contains(&work.class) && soon
+            })
+        };
+        let by = i128::from(at.0) - i128::from(lead);
+        let gone = at > snapshot.now && work.ends.is_some_and(|ends| i128::from(ends.0) <= by);
+        own(work).is_none() && !gone && !holding.iter().all(lent)
+    };
+    let newest_own = there.last().and_then(own);
+    if newest_own.is_none() && !there.last().is_some_and(in_the_way) {
+        return Ok(());
+    }
+    let (all, empty, largest) = sums(room);
+    let mut taken: u128 = there
+        .iter()
+        .filter(|it| in_the_way(it))
+        .map(|it| it.pods)
+        .sum();
+    let (mut claimed, mut needed) = (0_u128, 0_u128);
+    for (place, row) in holding.iter().enumerate() {
+        let its = || there.iter().filter(|work| own(work) == Some(place));
+        let pods: u128 = its().map(|work| work.pods).sum();
+        // Only where every pod fills a host does nobody stand beside it.
+        let alone = |held: bool| -> u128 {
+            let alone = its().filter(|it| it.is_held == held && it.gpus >= it.pods * largest);
+            alone.map(|work| work.pods).sum()
+        };
+        // What is held may have gone already: it fills no host that is empty.
+        let fills = alone(true).min(occupied) + alone(false);
+        let wanted = u128::from(row.hosts);
+        if newest_own == Some(place) {
+            taken += pods;
+        } else {
+            taken += pods.saturating_sub(wanted);
+            claimed += wanted;
+            needed += wanted.saturating_sub(fills);
+        }
+    }
+    if all < claimed + taken && empty < needed {
+        let names: Vec<&str> = holding.iter().map(|row| row.name.as_str()).collect();
+        return Err(format!(
+            "of {all} hosts {claimed} are reserved ({}), others may stand on {taken}, and {empty} \
+             are empty where {needed} must be",
+            names.join(", ")
+        ));
+    }
+    Ok(())
+}
