@@ -4,6 +4,7 @@
 //! stores or serves one.
 
 pub mod federated_job;
+pub mod federated_service;
 pub mod gpu_pool;
 pub mod member_cluster;
 pub mod price_book;
@@ -20,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use federated_job::FederatedJob;
+pub use federated_service::FederatedService;
 pub use gpu_pool::GPUPool;
 pub use member_cluster::MemberCluster;
 pub use price_book::PriceBook;
@@ -288,6 +290,27 @@ pub static ALL: &[KindInfo] = &[
             wide("Model", "string", ".spec.costAttribution.model"),
             wide("Prio", "integer", ".spec.priority"),
             wide("Pos", "integer", ".status.position"),
+            AGE,
+        ],
+    ),
+    kind::<federated_service::FederatedServiceSpec>(
+        "federatedservice",
+        &["fs"],
+        &[
+            column("Class", "string", ".spec.workloadClass"),
+            column("Ready", "integer", ".status.ready"),
+            column("Want", "integer", ".status.desired"),
+            column("Updated", "integer", ".status.updated"),
+            column("Waiting", "integer", ".status.waiting"),
+            column("GPUs", "string", ".status.gpus"),
+            column(
+                "Spread",
+                "string",
+                ".status.conditions[?(@.type==\"SpreadSatisfied\")].status",
+            ),
+            wide("Tenant", "string", ".spec.tenant"),
+            wide("Division", "string", ".spec.placement.division.rule"),
+            wide("Model", "string", ".spec.costAttribution.model"),
             AGE,
         ],
     ),

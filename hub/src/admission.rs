@@ -5,6 +5,7 @@
 //! compared in the write's transaction, so that no two replicas accept half of a contradiction.
 
 mod reservation;
+mod service;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use meridian_api::errors::ErrorCode;
 use meridian_api::ids::Revision;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
 use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
-use meridian_api::kinds::{FederatedJob, PriceBook, Tenant, TenantQuota};
+use meridian_api::kinds::{FederatedJob, PriceBook, Tenant, TenantQuota, WorkloadClass};
 use meridian_api::quantity::Time;
 use meridian_api::tree;
 use meridian_api::validate::{self, Findings};
@@ -29,7 +30,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::kinds::field_error;
-use crate::model::{FINALIZER, JOBS, TRACEPARENT_ANNOTATION};
+use crate::model::{FINALIZER, JOBS, SERVICES, TRACEPARENT_ANNOTATION};
 use crate::placement::PlacementRecord;
 use crate::references::{Freshness, Named, References};
 
@@ -75,6 +76,7 @@ impl Admission for HubAdmission {
         match (change.kind.plural.as_str(), change.operation) {
             (JOBS, Operation::Create) => self.job(change).await,
             (JOBS, Operation::Update) => self.job_update(change).await,
+            (SERVICES, Operation::Create | Operation::Update) => self.service(change).await,
             (
                 "tenants" | "tenantquotas",
                 Operation::Create | Operation::Update | Operation::Delete,
@@ -121,13 +123,7 @@ impl HubAdmission {
         let (Some(before), Some(after)) = (change.before, change.after) else {
             return Ok(Admitted::default());
         };
-        if has_finalizer(before) && !has_finalizer(after) {
-            let message = format!(
-                "finalizer {FINALIZER} goes by itself when nothing of the job runs; it cannot be \
-                 taken off"
-            );
-            return Err(Denial::forbidden(message));
-        }
+        finalizer_stays(before, after, "job")?;
         if before.get("spec") == after.get("spec") {
             return Ok(Admitted::default());
         }
@@ -148,6 +144,16 @@ impl HubAdmission {
         change: &Change<'_>,
     ) -> Result<(Vec<String>, Compare), Denial> {
         let job: FederatedJob = validate::from_value(job).map_err(|wrong| invalid(vec![wrong]))?;
+        self.fits_also(&job, change, |_| Vec::new()).await
+    }
+
+    /// The same, with what `also` finds wrong with its class.
+    async fn fits_also(
+        &self,
+        job: &FederatedJob,
+        change: &Change<'_>,
+        also: impl Fn(&WorkloadClass) -> Vec<meridian_api::errors::FieldError> + Send,
+    ) -> Result<(Vec<String>, Compare), Denial> {
         let tenant = job.spec.tenant.as_deref().unwrap_or_default();
         let class = job.spec.workload_class.as_str();
         let mut freshness = if change.attempt == 0 && change.dry_run == DryRun::No {
@@ -158,7 +164,8 @@ impl HubAdmission {
         loop {
             let named = self.references.named(tenant, class, freshness).await;
             let named = named.map_err(broken)?;
-            let wrong = misfits(&job, &named);
+            let mut wrong = misfits(job, &named);
+            wrong.extend(named.class.as_deref().into_iter().flat_map(&also));
             if wrong.is_empty() {
                 return Ok((absences(tenant, class, &named), named.unchanged));
             }
@@ -461,6 +468,18 @@ fn stamped(before: Option<&Value>, after: &Value, now: Time) -> Option<Value> {
     let mut object = after.clone();
     object["spec"]["taints"] = serde_json::to_value(next).ok()?;
     Some(object)
+}
+
+/// What keeps an object until nothing of it runs is not for others to take off.
+fn finalizer_stays(before: &Value, after: &Value, what: &str) -> Result<(), Denial> {
+    if has_finalizer(before) && !has_finalizer(after) {
+        let message = format!(
+            "finalizer {FINALIZER} goes by itself when nothing of the {what} runs; it cannot be \
+             taken off"
+        );
+        return Err(Denial::forbidden(message));
+    }
+    Ok(())
 }
 
 fn has_finalizer(job: &Value) -> bool {

@@ -28,6 +28,7 @@ use crate::model::{ContactTerms, Labelled, Model, Situation};
 use crate::offers::OfferKeeper;
 use crate::questions::{Question, answer};
 use crate::rounds::Recorder;
+use crate::services::ServiceKeeper;
 use crate::sessions::{Orderbook, Refusals, Said, SessionEvent};
 use crate::settle::{settle_gang, settle_job};
 use crate::views::Views;
@@ -85,6 +86,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) orders: Orderbook,
     /// Makes jobs of gangs that others made.
     pub(crate) offers: OfferKeeper,
+    /// Makes, replaces and deletes replicas of services.
+    pub(crate) services: ServiceKeeper,
     /// What reads add to waiting jobs.
     pub(crate) explanations: Explanations,
     /// Sums over the fleet for readers.
@@ -388,7 +391,10 @@ impl Decider {
         // What has ended is written first: work that is done is not dropped with its owner.
         self.settle(fence).await?;
         let newest = self.options.offers.settle(&mut self.model, fence).await?;
-        self.not_before = self.not_before.max(newest);
+        let situation = self.situation();
+        let (services, model) = (&mut self.options.services, &mut self.model);
+        let made = services.settle(model, fence, situation).await?;
+        self.not_before = self.not_before.max(newest).max(made);
         self.decide(fence).await?;
         self.do_chores(fence).await
     }

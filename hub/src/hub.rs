@@ -37,6 +37,7 @@ use crate::model::JOBS;
 use crate::offers::OfferKeeper;
 use crate::questions::{QUESTIONS, Question};
 use crate::rounds::Recorder;
+use crate::services::ServiceKeeper;
 use crate::sessions::{
     AgentSessions, LogDesk, Orderbook, Refusals, SESSION_EVENTS, SessionEvent, SessionOptions,
 };
@@ -303,6 +304,12 @@ fn decide(
         shared.journal.clone(),
         options.config.offered_class.clone(),
     );
+    let services = ServiceKeeper::new(
+        Arc::clone(&options.store),
+        resources.clone(),
+        options.clock.clone(),
+        shared.journal.clone(),
+    );
     let decider = Decider::new(DeciderOptions {
         clock: options.clock.clone(),
         store: Arc::clone(&options.store),
@@ -311,6 +318,7 @@ fn decide(
         questions,
         orders: shared.orders.clone(),
         offers,
+        services,
         explanations: shared.explanations.clone(),
         views: shared.views.clone(),
         journal: shared.journal.clone(),

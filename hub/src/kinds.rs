@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::admission;
 use crate::explanations::Explanations;
-use crate::model::JOBS;
+use crate::model::{JOBS, SERVICES};
 use crate::views::Views;
 
 /// Every kind, ready to be served.
@@ -87,7 +87,7 @@ impl KindHooks for Hooks {
     }
 
     fn complete(&self, key: &ObjectKey, object: &mut Value) {
-        if self.info.plural == JOBS {
+        if [JOBS, SERVICES].contains(&self.info.plural) {
             admission::complete(key, object);
         }
     }

@@ -29,6 +29,7 @@ mod questions;
 mod references;
 mod rounds;
 mod saves;
+mod services;
 mod sessions;
 mod settle;
 mod status;

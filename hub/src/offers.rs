@@ -376,7 +376,7 @@ fn failure(status: ApiStatus) -> Outcome {
 }
 
 /// Revision of an object that was written.
-fn revision(object: &Value) -> Revision {
+pub(crate) fn revision(object: &Value) -> Revision {
     let text = object.pointer("/metadata/resourceVersion");
     let number = text
         .and_then(Value::as_str)

@@ -40,7 +40,10 @@ impl Views {
             ("tenants", values(tenants(model))),
             ("tenantquotas", values(quotas(model))),
             ("gpupools", values(pools(model))),
-            ("reservations", values(model.reservation_statuses(situation))),
+            (
+                "reservations",
+                values(model.reservation_statuses(situation)),
+            ),
             ("timewindows", values(model.window_statuses(situation.now))),
         ]);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tables);

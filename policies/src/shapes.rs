@@ -223,3 +223,18 @@ fn take_part(rows: &mut Vec<Shape>, request: Resources) -> MilliGpus {
     }
     request.gpus.saturating_sub(taken.gpus)
 }
+
+/// How many copies of the gang in its smallest size fit on the shapes one after the other, at most
+/// `most`.
+#[must_use]
+pub fn copies(levels: &[String], shapes: &[Shape], gang: &GangShape, most: u32) -> u32 {
+    let least = gang.least();
+    let mut rows = canonical(shapes);
+    for count in 0..most {
+        let found = fit(levels, &rows, gang, &least);
+        let left = found.and_then(|found| subtract(&rows, gang, &found.takes).ok());
+        let Some(left) = left else { return count };
+        rows = left;
+    }
+    most
+}

@@ -9,9 +9,11 @@ use meridian_client::Resource;
 use crate::failure::Failure;
 
 /// Words for kinds that are no name of theirs, singular and plural.
-const NATURAL: [(&str, &str); 12] = [
+const NATURAL: [(&str, &str); 14] = [
     ("job", "FederatedJob"),
     ("jobs", "FederatedJob"),
+    ("service", "FederatedService"),
+    ("services", "FederatedService"),
     ("cluster", "MemberCluster"),
     ("clusters", "MemberCluster"),
     ("pool", "GPUPool"),

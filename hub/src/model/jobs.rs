@@ -17,6 +17,7 @@ use meridian_store::keys::ObjectKey;
 
 use super::Model;
 use super::offers::OfferId;
+use super::services::service_of;
 use crate::progress::JobProgress;
 
 /// Plural under which jobs are stored.
@@ -49,6 +50,8 @@ pub(crate) struct Job {
     pub(crate) status: Option<Arc<FederatedJobStatus>>,
     /// Revision of the status.
     pub(crate) status_revision: Revision,
+    /// The service that it is a replica of.
+    pub(crate) service: Option<Uid>,
 }
 
 /// What one gang of a copy is like.
@@ -131,7 +134,7 @@ impl Job {
     }
 
     /// A job as the model keeps it.
-    pub(super) fn new(mut object: FederatedJob, spec_revision: Revision) -> Self {
+    pub(crate) fn new(mut object: FederatedJob, spec_revision: Revision) -> Self {
         let gangs = (0..object.gangs_per_copy()).filter_map(|index| gang_row(&object, index));
         let gangs = Arc::new(gangs.collect());
         let carried = object
@@ -142,6 +145,7 @@ impl Job {
             role.template = serde_json::Value::Null;
         }
         Self {
+            service: service_of(&object.metadata.owner_references),
             carried,
             uid: object.metadata.uid.unwrap_or_default(),
             key: ObjectKey {
@@ -296,6 +300,7 @@ impl Model {
         if let Some(origin) = job.origin() {
             self.origins.insert(origin, uid);
         }
+        self.note_replica(uid, job.service);
         self.jobs.insert(uid, job);
         self.refresh_job(uid);
     }
@@ -327,6 +332,9 @@ impl Model {
         }
         self.names.remove(&name);
         let job = self.jobs.remove(&uid);
+        if let Some(job) = &job {
+            self.forget_replica(job);
+        }
         if let Some(origin) = job.as_ref().and_then(Job::origin) {
             // What is still offered is queued again, as another job.
             if self.origins.get(&origin) == Some(&uid) {

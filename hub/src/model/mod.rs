@@ -12,6 +12,7 @@ mod histories;
 mod jobs;
 mod offers;
 mod reserved;
+mod services;
 mod snapshot;
 mod taints;
 
@@ -32,6 +33,7 @@ pub(crate) use jobs::{
     FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, TemplateHash, Trouble,
 };
 pub(crate) use offers::{Offer, OfferId, OfferedRole};
+pub(crate) use services::{PLURAL as SERVICES, Service};
 pub(crate) use snapshot::{Labelled, Situation};
 
 use crate::placement::PlacementRecord;
@@ -72,6 +74,12 @@ pub(crate) struct Model {
     unsettled: BTreeSet<GangId>,
     /// Jobs to look at: deleted, suspended, or done.
     unsettled_jobs: BTreeSet<Uid>,
+    services: BTreeMap<Uid, Service>,
+    service_names: BTreeMap<(String, String), Uid>,
+    /// Jobs that are replicas, by service.
+    replicas: BTreeMap<Uid, BTreeSet<Uid>>,
+    /// Services to look at: changed, or a replica of theirs did.
+    unsettled_services: BTreeSet<Uid>,
     /// Jobs of gangs that others made, by offer.
     origins: BTreeMap<OfferId, Uid>,
     /// Offers to look at: told, gone, or without their job.
@@ -236,6 +244,11 @@ impl Model {
                 Part::Spec => self.put_job(object, entry),
                 Part::Status => self.put_job_status(object, entry),
             }
+        } else if object.plural == services::PLURAL {
+            match part {
+                Part::Spec => self.put_service(object, entry),
+                Part::Status => self.put_service_status(object, entry),
+            }
         } else if part == Part::Spec {
             let Some(change) = self.catalog.put(object, entry) else {
                 return;
@@ -328,6 +341,8 @@ impl Model {
                 };
                 if object.plural == jobs::PLURAL {
                     self.delete_job(&object, revision);
+                } else if object.plural == services::PLURAL {
+                    self.delete_service(&object, revision);
                 } else if let Some(change) = self.catalog.delete(&object, revision) {
                     self.after_catalog(&change);
                 }
@@ -363,6 +378,8 @@ impl Model {
         }
         self.unsettled.insert(gang);
         self.unsettled_jobs.insert(gang.job);
+        let service = self.jobs.get(&gang.job).and_then(|job| job.service);
+        self.unsettled_services.extend(service);
         self.changed = true;
     }
 
@@ -408,6 +425,7 @@ impl Model {
     pub(crate) fn follow(&mut self) {
         self.unsettled.clear();
         self.unsettled_jobs.clear();
+        self.unsettled_services.clear();
         self.untold.clear();
         self.offered.clear();
     }
@@ -438,6 +456,7 @@ impl Model {
         self.changed = true;
         self.unsettled.extend(self.placements.keys().copied());
         self.unsettled_jobs.extend(self.jobs.keys().copied());
+        self.unsettle_every_service();
         self.untold.extend(self.fleet.clusters.keys().cloned());
         self.offered.extend(self.origins.keys().cloned());
         for (name, cluster) in &self.fleet.clusters {

@@ -492,7 +492,10 @@ impl<'a> Engine<'a> {
             pool: Some(placed.pool),
             ends: row.max_runtime.map(|most| at.after(most)),
             resources: row.shape.demand(&placed.pods),
-            pods: placed.pods.iter().fold(0, |sum, pods| sum.saturating_add(*pods)),
+            pods: placed
+                .pods
+                .iter()
+                .fold(0, |sum, pods| sum.saturating_add(*pods)),
             rows: placed.rows.clone(),
             since: at,
             standing: Standing::default(),
