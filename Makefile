@@ -4,7 +4,7 @@
 #   make test    every test, against the real etcd and kubectl (sets itself up)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kubernetes test test-cluster check bench build simulate simulate-trace setup
+.PHONY: help demo demo-kubernetes test test-cluster scale check bench build simulate simulate-trace setup
 
 # The real tools, as e2e/setup.sh builds them, or brought along; tests read these two names.
 tool = $(or $(if $(KUBEBUILDER_ASSETS),$(wildcard $(KUBEBUILDER_ASSETS)/$(1))),$\
@@ -29,6 +29,10 @@ test-cluster: setup ## a real member cluster until Ctrl-C: ARGS="--nodes 2 --fak
 demo-kubernetes: setup ## a hub, an agent and a gang on four real nodes, until Ctrl-C
 	cargo build -p meridian-e2e --bins
 	target/debug/meridian-test-cluster --hub --no-scheduler --nodes 4 $(ARGS)
+
+scale: setup ## gangs on 1,000 fake nodes, one of 512 x 8 GPUs, and what the agent cannot see
+	cargo build -p meridian-e2e --bins
+	MERIDIAN_SCALE=full cargo test -p meridian-e2e --test scale -- --nocapture
 
 check: ## format, lints and documentation, all without a warning
 	@e2e/setup.sh build

@@ -95,8 +95,9 @@ impl Executor {
         state: AgentState,
         cancelled: CancellationToken,
     ) -> Self {
+        let now = clock.wall();
         let restored = |record: &Record| Gang {
-            record: record.clone(),
+            record: asked_anew(record, now),
             order: None,
             phase: Phase::Waiting,
             attempt: 0,
@@ -502,6 +503,15 @@ impl Executor {
             .min()
             .unwrap_or(LONGEST_SLEEP);
         next.min(LONGEST_SLEEP)
+    }
+}
+
+/// A record as a new life of the agent takes it up. It has not looked yet: a gang that it does not
+/// see at first has its whole time again to be found, or to be placed.
+fn asked_anew(record: &Record, now: UnixMillis) -> Record {
+    Record {
+        accepted: now,
+        ..record.clone()
     }
 }
 

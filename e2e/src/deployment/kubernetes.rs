@@ -40,9 +40,22 @@ impl Deployment {
     /// # Panics
     /// When that does not happen in time.
     pub async fn over(member: &MemberCluster, plan: &AgentPlan, gpus: u64) -> Self {
+        Self::through(member, member.kubeconfig(), plan, gpus).await
+    }
+
+    /// The same with an agent that reaches its cluster as a kubeconfig says.
+    ///
+    /// # Panics
+    /// When that does not happen in time.
+    pub async fn through(
+        member: &MemberCluster,
+        kubeconfig: &Path,
+        plan: &AgentPlan,
+        gpus: u64,
+    ) -> Self {
         let mut deployment = Self::of_hubs(&DeploymentPlan::default()).await;
         deployment.declare().await;
-        let agent = deployment.agent_of(member, plan);
+        let agent = deployment.agent_of(member, kubeconfig, plan);
         deployment.agents.push(agent);
         deployment.gpus_counted(gpus).await;
         deployment
@@ -55,7 +68,7 @@ impl Deployment {
     }
 
     /// An agent on the API of a real cluster.
-    fn agent_of(&self, member: &MemberCluster, plan: &AgentPlan) -> Agent {
+    fn agent_of(&self, member: &MemberCluster, kubeconfig: &Path, plan: &AgentPlan) -> Agent {
         let hubs: Vec<String> = self.hubs.iter().map(|hub| hub.agents.to_string()).collect();
         let folder = self.harness().folder("agent");
         let binary = match plan.mortality {
@@ -81,7 +94,7 @@ impl Deployment {
             .args(["--insecure-hub", "--hub", &hubs.join(",")])
             .args(["--metrics-listen", "127.0.0.1:0"])
             .args(answers)
-            .args([Path::new("--kubeconfig"), member.kubeconfig()])
+            .args([Path::new("--kubeconfig"), kubeconfig])
             .args([Path::new("--state-dir"), &folder.join("state")])
             .env(FAIL_POINT, self.fail_point().file());
         if !plan.settings.is_empty() {

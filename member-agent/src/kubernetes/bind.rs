@@ -37,8 +37,9 @@ impl KubernetesBackend {
             return self.bind_theirs(order, origin).await;
         }
         let done = self.try_to_bind(order).await;
-        if done.is_err() {
-            self.prepared.forget();
+        match &done {
+            Ok(()) => self.has_settled(order.key.gang),
+            Err(_) => self.prepared.forget(),
         }
         done
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 
 use super::bind::slip;
+use super::doubt::{self, Missing};
 use super::inventory::Inventory;
 use super::names;
 use super::record::{Member, Record, Slip, is_open};
@@ -121,6 +122,17 @@ impl Entry {
             .iter()
             .map(|member| (member.role, member.rank));
         self.removed = members.filter(|place| !there.contains(place)).collect();
+    }
+
+    /// Pods of a gang that was bound, and is not asked to stop, that are not there.
+    pub(super) fn missing(&self) -> BTreeSet<Missing> {
+        let owner = self.owner.as_ref();
+        let owner = owner.filter(|owner| owner.record.complete && !owner.record.stopping);
+        let there = self.places();
+        owner.map_or_else(BTreeSet::new, |owner| {
+            let known = |role, rank| there.contains(&(role, rank));
+            doubt::pods(&owner.record, &owner.namespace, known)
+        })
     }
 
     fn places(&self) -> BTreeSet<Place> {

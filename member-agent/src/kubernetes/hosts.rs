@@ -102,6 +102,11 @@ impl Hosts {
         lost.chain(gone).filter(|at| *at > now).min()
     }
 
+    /// True for a node that is in the cluster.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.known.contains_key(name)
+    }
+
     /// What is known of the machine of a pod.
     pub(super) fn machine(&self, name: &str) -> Machine {
         let lost = self.known.get(name).is_some_and(|host| host.lost);

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::DynamicObject;
-use meridian_api::ids::GangId;
+use meridian_api::ids::{Epoch, GangId};
 use meridian_api::units::BootMillis;
 
 use super::Whose;
 use super::bind::slip;
+use super::doubt::Missing;
 use super::entry::{Entry, Kept, Owner};
 use super::gate::Chore;
 use super::hosts::Hosts;
@@ -119,6 +120,30 @@ impl Index {
             homes.push((key.gang, namespace, whose));
         }
         homes
+    }
+
+    /// True when the owner object of a gang is there, under whichever epoch.
+    pub(super) fn has_owner(&self, gang: GangId) -> bool {
+        let first = GangKey {
+            gang,
+            epoch: Epoch(0),
+        };
+        let epochs = self.gangs.range(first..);
+        let mut own = epochs.take_while(|(key, _)| key.gang == gang);
+        own.any(|(_, entry)| entry.owner.is_some())
+    }
+
+    /// What a whole listing lacks of what was there: pods of gangs that were bound, and nodes of
+    /// pods.
+    pub(super) fn missing(&self) -> BTreeSet<Missing> {
+        let mut missing = BTreeSet::new();
+        for entry in self.gangs.values() {
+            missing.extend(entry.missing());
+            let hosts = entry.pods.values().map(Kept::host);
+            let unknown = hosts.filter(|host| !host.is_empty() && !self.hosts.knows(host));
+            missing.extend(unknown.map(|host| Missing::Node(host.to_owned())));
+        }
+        missing
     }
 
     pub(super) fn apply_node(&mut self, node: &Node, now: BootMillis) -> Vec<ClusterEvent> {

@@ -67,6 +67,13 @@ impl<'a> Manifests<'a> {
         for role in &order.roles {
             device_count(role.request.gpus, devices)
                 .map_err(|why| format!("role {:?}: {why}", role.name))?;
+            if role.template.pointer("/spec/resourceClaims").is_some() {
+                return Err(format!(
+                    "role {:?} has resourceClaims, which nobody allocates for pods that this agent \
+                     binds: ask for gpus",
+                    role.name
+                ));
+            }
             let containers = role.template.pointer("/spec/containers");
             let containers = containers.and_then(Value::as_array);
             if containers.is_none_or(Vec::is_empty) {

@@ -24,6 +24,7 @@ mod bind;
 mod check;
 mod client;
 pub mod connect;
+mod doubt;
 mod entry;
 mod environment;
 mod gate;
@@ -44,7 +45,7 @@ mod stop;
 mod theirs;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -66,6 +67,7 @@ use crate::backend::{
     BackendError, ClusterBackend, GangKey, GangOrder, GangSeen, LogQuery, Observation, Stopped,
 };
 use client::{Cluster, Trouble};
+use doubt::Missing;
 use index::Index;
 use makers::MakerKind;
 use prepared::Prepared;
@@ -75,8 +77,8 @@ use prepared::Prepared;
 pub struct KubernetesBackend {
     cluster: Cluster,
     options: std::sync::Arc<KubernetesOptions>,
-    /// Homes of gangs that were seen or bound: what is asked about them need not look through the
-    /// whole cluster.
+    /// Gangs that were seen or bound, and where: what is asked about them need not look through
+    /// the whole cluster.
     homes: std::sync::Arc<Mutex<BTreeMap<GangId, Home>>>,
     prepared: std::sync::Arc<Prepared>,
 }
@@ -86,6 +88,8 @@ pub struct KubernetesBackend {
 struct Home {
     namespace: String,
     whose: Whose,
+    /// It was there: a listing without its owner object is doubted.
+    seen: bool,
 }
 
 /// Who made the pods of a gang.
@@ -131,8 +135,33 @@ impl KubernetesBackend {
 
     fn settle_in(&self, gang: GangId, namespace: &str, whose: Whose) {
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
-        let namespace = namespace.to_owned();
-        homes.insert(gang, Home { namespace, whose });
+        homes.entry(gang).or_insert_with(|| Home {
+            namespace: namespace.to_owned(),
+            whose,
+            seen: false,
+        });
+    }
+
+    /// It was there: from here on, a listing without its owner object is doubted.
+    fn has_settled(&self, gang: GangId) {
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(home) = homes.get_mut(&gang) {
+            home.seen = true;
+        }
+    }
+
+    /// What was there and is not in this listing.
+    fn lacking(&self, index: &Index) -> BTreeSet<Missing> {
+        let mut missing = index.missing();
+        let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let unseen = homes
+            .iter()
+            .filter(|(gang, home)| home.seen && !index.has_owner(**gang));
+        missing.extend(unseen.map(|(gang, home)| Missing::Owner {
+            namespace: home.namespace.clone(),
+            gang: *gang,
+        }));
+        missing
     }
 
     fn move_out(&self, gang: GangId) {
@@ -161,7 +190,8 @@ impl KubernetesBackend {
         client::found(self.cluster.call(api.get(&names::owner(gang))).await)
     }
 
-    /// Owner objects first: a pod that is missing from the later listing was there before.
+    /// Owner objects first: a pod that is missing from the later listing was there before. What
+    /// is missing is asked for by name, and a listing that lacks what is there is no answer.
     async fn look(&self) -> Result<Look, Trouble> {
         let ours = ListParams::default().labels(&watch::ours());
         let all = ListParams::default();
@@ -181,8 +211,10 @@ impl KubernetesBackend {
             makers.push((kind, version));
         }
         index.load(&hosts, &listed, &owners, cluster.clock().boot());
+        self.doubt(self.lacking(&index)).await?;
         for (gang, namespace, whose) in index.homes() {
             self.settle_in(gang, namespace, whose);
+            self.has_settled(gang);
         }
         Ok(Look {
             index,

@@ -1,9 +1,10 @@
 //! The end of a gang, with proof.
 //!
 //! Owns the order of the steps: mark, ask, wait for the kubelets, remove, look again. Idempotent.
-//! `Gone` comes from a listing of the cluster's store that has neither a pod nor an owner object.
-//! Never removes a pod without its kubelet's word; giving up a dead machine is a chore of its own
-//! (see `gate`). Pods that others made are removed only when they are bound and have not ended; the
+//! `Gone` comes from a listing of the cluster's store that has neither a pod nor an owner object,
+//! and a listing without pods is doubted while the owner object is there (see `doubt`). Never
+//! removes a pod without its kubelet's word; giving up a dead machine is a chore of its own (see
+//! `gate`). Pods that others made are removed only when they are bound and have not ended; the
 //! others are let go (see `theirs`).
 
 use futures::FutureExt as _;
@@ -12,6 +13,7 @@ use kube::api::{Api, ListParams};
 use meridian_api::units::Millis;
 
 use super::client::Trouble;
+use super::doubt;
 use super::manifest::grace_seconds;
 use super::names::{self, Part};
 use super::options::Step;
@@ -112,9 +114,17 @@ impl KubernetesBackend {
         self.cluster.delete(&api, pod, Some(grace)).await
     }
 
-    /// Removes what is left of a gang without pods; the owner object last, since it is the proof
-    /// of what is not yet gone.
+    /// Removes what is left of a gang of which a listing shows no pods, after asking for some of
+    /// them by name; the owner object last, since it is the proof of what is not yet gone.
     pub(super) async fn collect(&self, key: GangKey) -> Result<(), Trouble> {
+        let owners = self.owners_of(key).await?;
+        for owner in &owners {
+            let namespace = owner.metadata.namespace.as_deref().unwrap_or_default();
+            if let Some(record) = Record::read(owner) {
+                let pods = doubt::pods(&record, namespace, |_, _| false);
+                self.doubt(pods).await?;
+            }
+        }
         let of_key = ListParams::default().labels(&names::of_key(key));
         let cluster = &self.cluster;
         let (services, _) = cluster
@@ -126,7 +136,6 @@ impl KubernetesBackend {
                 .delete(&cluster.within::<Service>(namespace), service, None)
                 .await?;
         }
-        let owners = self.owners_of(key).await?;
         self.let_go_of_carried(key, &owners).await?;
         for owner in &owners {
             let namespace = owner.metadata.namespace.as_deref().unwrap_or_default();
@@ -199,7 +208,17 @@ impl KubernetesBackend {
         Ok(all)
     }
 
+    /// The owner object of a gang under this epoch: by its name when its namespace is known, which
+    /// no listing can leave out.
     pub(super) async fn owners_of(&self, key: GangKey) -> Result<Vec<ConfigMap>, Trouble> {
+        if let Some(home) = self.home(key.gang) {
+            let owner = self.read_owner(&home.namespace, key.gang).await?;
+            let of_key = |owner: &ConfigMap| {
+                let labels = owner.metadata.labels.as_ref();
+                labels.and_then(names::key) == Some(key)
+            };
+            return Ok(owner.filter(of_key).into_iter().collect());
+        }
         let part = Part::Owner.label();
         let owner = format!("{},{}={part}", names::of_key(key), names::PART);
         let owner = ListParams::default().labels(&owner);

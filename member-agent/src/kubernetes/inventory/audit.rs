@@ -31,6 +31,18 @@ pub(super) fn findings(inventory: &Inventory) -> Vec<Finding> {
             reason: oddity.reason(),
             message: oddity.message(),
         }));
+        let claims = usize::try_from(kept.foreign.claims()).unwrap_or(usize::MAX);
+        if claims > 0 && !host.shares.is_empty() {
+            let pods = counted(claims, "pod");
+            findings.insert(Finding {
+                subject: Subject::Node(name.to_string()),
+                reason: "DevicesClaimed",
+                message: format!(
+                    "{pods} with resource claims, whose devices nobody counts here: none of its \
+                     GPUs are offered"
+                ),
+            });
+        }
     }
     for pool in inventory.snapshot().0 {
         let members = members.get(&pool.name).map_or(&[][..], Vec::as_slice);

@@ -16,6 +16,8 @@ pub(super) struct Foreign {
     plain: Sum,
     /// Pods with GPUs, by vendor.
     by_vendor: Vec<(u8, Sum)>,
+    /// Pods with resource claims.
+    claims: u32,
 }
 
 /// Sums of exact amounts: a node has at most a few hundred pods of at most `u64` each, so they
@@ -30,6 +32,7 @@ struct Sum {
 impl Foreign {
     /// Adds what a pod holds.
     pub(super) fn add(&mut self, held: &Held) {
+        self.claims += u32::from(held.claims);
         self.each(held, |sum, part| {
             sum.cards += part.cards;
             sum.cpu += part.cpu;
@@ -39,6 +42,7 @@ impl Foreign {
 
     /// Takes off what was added.
     pub(super) fn take_off(&mut self, held: &Held) {
+        self.claims -= u32::from(held.claims);
         self.each(held, |sum, part| {
             sum.cards -= part.cards;
             sum.cpu -= part.cpu;
@@ -75,8 +79,14 @@ impl Foreign {
         }
     }
 
+    /// Pods whose devices nobody here can count.
+    pub(super) fn claims(&self) -> u32 {
+        self.claims
+    }
+
     /// What falls to one of the shares of a host: what pods with its cards hold, and a part of
-    /// what pods without any hold, rounded up.
+    /// what pods without any hold, rounded up. Where a pod has resource claims, all cards: it may
+    /// hold any of them.
     pub(super) fn on(&self, shares: &[Share], index: usize) -> Resources {
         let is_here = |vendor: u8| shares.iter().any(|share| share.vendor == vendor);
         let (mut own, mut common) = (Sum::default(), self.plain);
@@ -98,6 +108,9 @@ impl Foreign {
             (0, _) => 0,
             _ => (amount * u128::from(shares[index].cards)).div_ceil(all),
         };
+        if self.claims > 0 {
+            own.cards = own.cards.max(shares[index].cards.into());
+        }
         let fit = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
         Resources {
             gpus: MilliGpus::cards(fit(own.cards)),

@@ -42,6 +42,8 @@ pub(super) struct Held {
     pub(super) memory: u64,
     /// Vendor, by position in the table, and cards; without zeros, by vendor.
     pub(super) cards: Box<[(u8, u64)]>,
+    /// It has resource claims: which devices they take is not in the pod.
+    pub(super) claims: bool,
 }
 
 impl Held {
@@ -82,7 +84,15 @@ pub(super) fn request(pod: &Pod, table: &FlavorTable) -> Held {
         cards: cards.collect(),
         cpu: amount("cpu").milli_ceil(),
         memory: amount("memory").ceil(),
+        claims: claims(pod),
     }
+}
+
+/// True for a pod with resource claims (KEP-4381, dynamic resource allocation).
+fn claims(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let claims = spec.and_then(|spec| spec.resource_claims.as_ref());
+    claims.is_some_and(|claims| !claims.is_empty())
 }
 
 /// The effective request of one resource.

@@ -193,3 +193,19 @@ fn a_host_of_two_models_divides_what_is_held() {
         .collect();
     assert_eq!(foreign, [resources(0, 6000, 1), resources(1, 5000, 1)]);
 }
+
+#[test]
+fn a_pod_with_resource_claims_may_hold_any_card_of_its_node() {
+    let mut inventory = inventory();
+    inventory.apply_node(&h100("n", &[]));
+    let mut claims = pod(1, "n", &[&[("cpu", "1")]]);
+    pod_spec(&mut claims).resource_claims =
+        serde_json::from_value(serde_json::json!([{"name": "gpu"}])).expect("a claim");
+    inventory.apply_pod(&claims, false);
+    let node = inventory.snapshot().1.remove(0);
+    assert_eq!(node.foreign.gpus, node.allocatable.gpus);
+    let words: Vec<&str> = inventory.findings().iter().map(|f| f.reason).collect();
+    assert!(words.contains(&"DevicesClaimed"), "{words:?}");
+    inventory.remove_pod(&claims);
+    assert_eq!(inventory.snapshot().1[0].foreign, Resources::default());
+}
