@@ -24,7 +24,8 @@ use serde_json::{Value, json};
 const WITHIN: Millis = Millis::seconds(4 * 3600);
 const MINUTE: u64 = 60_000;
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
+    let spec: Value = spec.into();
     json!({
         "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
         "metadata": {"name": name}, "spec": spec,

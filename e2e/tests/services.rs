@@ -24,7 +24,8 @@ use serde_json::{Value, json};
 const WITHIN: Millis = Millis::seconds(1_800);
 const CLUSTERS: [&str; 2] = ["east-a", "west-a"];
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
+    let spec: Value = spec.into();
     json!({
         "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
         "metadata": {"name": name}, "spec": spec,
@@ -159,10 +160,10 @@ impl World {
                 self.clock.sleep(Millis::seconds(1)).await;
             }
         };
-        match self.clock.timeout(WITHIN, reached).await {
-            Ok(service) => service,
-            Err(_) => panic!("never {what}: {:#}", self.get().await.unwrap_or_default()),
+        if let Ok(service) = self.clock.timeout(WITHIN, reached).await {
+            return service;
         }
+        panic!("never {what}: {:#}", self.get().await.unwrap_or_default())
     }
 
     /// Gangs in a cluster, by the cluster's own word.

@@ -135,13 +135,13 @@ impl ServiceKeeper {
         for dropped in drops.take(most) {
             match self.drop(dropped, fence).await {
                 Ok(at) => newest = newest.max(at),
-                Err(status) => trouble = why(status),
+                Err(status) => trouble = why(&status),
             }
         }
         for job in makes.take(most.saturating_sub(wishes.drop.len())) {
             match self.make(job, fence).await {
                 Ok(at) => newest = newest.max(at),
-                Err(status) => trouble = why(status).or(trouble),
+                Err(status) => trouble = why(&status).or(trouble),
             }
         }
         self.note(service, trouble);
@@ -235,7 +235,7 @@ impl ServiceKeeper {
 
 /// What a person should know of a refusal; `None` when the model is about to show what happened,
 /// or the store is to be asked again.
-fn why(status: ApiStatus) -> Option<String> {
+fn why(status: &ApiStatus) -> Option<String> {
     match status.reason {
         StatusReason::NotFound
         | StatusReason::Conflict

@@ -3,7 +3,7 @@
 
 use meridian_api::kinds::reservation::FOREVER;
 use meridian_api::reasons::Reason;
-use meridian_api::units::{Millis, UnixMillis};
+use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::check::check;
 use meridian_policies::decide;
 use meridian_policies::model::*;
@@ -195,7 +195,7 @@ fn who_is_kept_out_is_told_by_whom_and_what_would_run() {
          runs for at most 60 min may run before that"
     );
     let amounts = cause.amounts.expect("it is about hosts");
-    let gpus = [amounts.need, amounts.free, amounts.limit].map(|gpus| gpus.whole());
+    let gpus = [amounts.need, amounts.free, amounts.limit].map(MilliGpus::whole);
     assert_eq!(gpus, [8, 0, 32]);
     let mut world = world;
     world.0.reserved[0].from = at(-10);

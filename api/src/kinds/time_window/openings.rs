@@ -190,6 +190,7 @@ mod tests {
         ]);
         let all = openings(always, "2026-11-30T02:00:00Z", "2026-12-30T00:00:00Z");
         assert_eq!(all.len(), 1);
-        assert!(all[0].0 < "2026-11-30".to_owned() && all[0].1 > "2026-12-30".to_owned());
+        let (opens, closes) = (all[0].0.as_str(), all[0].1.as_str());
+        assert!(opens < "2026-11-30" && closes > "2026-12-30");
     }
 }
