@@ -59,7 +59,8 @@ impl View {
             ..Touched::default()
         };
         touched.pools.extend(self.pools.keys().cloned());
-        (self.indexes.clear(), self.unindexed.clear());
+        self.indexes.clear();
+        self.unindexed.clear();
         self.pools = snapshot
             .pools
             .into_iter()
@@ -108,7 +109,8 @@ impl View {
             }
             ClusterEvent::PoolGone(name) => {
                 self.pools.remove(&name);
-                (self.indexes.remove(&name), self.unindexed.remove(&name));
+                self.indexes.remove(&name);
+                self.unindexed.remove(&name);
                 touched.pools.insert(name);
             }
             ClusterEvent::Gang(gang) => self.take_gang(*gang, &mut touched),

@@ -19,6 +19,9 @@ use crate::backend::ClusterEvent;
 /// controller as long.
 const LOOK_AGAIN: Millis = Millis::seconds(60);
 
+/// What the watch tells of an object.
+type Told = fn(DynamicObject) -> Word;
+
 /// A kind of object that makes pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MakerKind {
@@ -120,7 +123,7 @@ impl KubernetesBackend {
             return futures::stream::once(first).flatten().boxed();
         };
         let api: Api<DynamicObject> = Api::all_with(backend.cluster.client(), &kind.resource());
-        let (is, gone): (fn(DynamicObject) -> Word, fn(DynamicObject) -> Word) = match kind {
+        let (is, gone): (Told, Told) = match kind {
             MakerKind::Job => (
                 |object| Word::Maker(MakerKind::Job, Box::new(object)),
                 |object| Word::MakerGone(MakerKind::Job, Box::new(object)),

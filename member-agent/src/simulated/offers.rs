@@ -33,19 +33,19 @@ impl Waiting {
 impl State {
     /// Somebody makes an object, which makes its pods.
     pub(super) fn offer(&mut self, offer: OfferSeen, behaviour: Behaviour) {
-        let before = self.offers.insert(offer.uid.clone(), offer.clone());
         self.note(Changed::Offer(offer.uid.clone()));
-        if before.is_some_and(|before| before.roles == offer.roles) {
-            return;
-        }
-        let waiting = self.waiting.entry(offer.uid.clone()).or_default();
-        waiting.behaviour = behaviour;
-        waiting.pods.clear();
-        for role in &offer.roles {
-            for rank in 0..role.pods {
-                waiting.make(&offer, &role.name, rank);
+        let before = self.offers.get(&offer.uid);
+        if before.is_none_or(|before| before.roles != offer.roles) {
+            let waiting = self.waiting.entry(offer.uid.clone()).or_default();
+            waiting.behaviour = behaviour;
+            waiting.pods.clear();
+            for role in &offer.roles {
+                for rank in 0..role.pods {
+                    waiting.make(&offer, &role.name, rank);
+                }
             }
         }
+        self.offers.insert(offer.uid.clone(), offer);
     }
 
     /// The object is deleted, or over.

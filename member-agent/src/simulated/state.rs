@@ -272,13 +272,12 @@ impl State {
             return Err(BackendError::Conflict { held, attempt });
         }
         let origin = order.workload.origin.as_ref();
-        let pods = match origin {
-            Some(origin) => self.take_offered(order, origin)?,
-            None => {
-                let members = order.members.iter();
-                let members = members.map(|member| self.pod(order, member));
-                members.collect::<Result<Vec<Pod>, BackendError>>()?
-            }
+        let pods = if let Some(origin) = origin {
+            self.take_offered(order, origin)?
+        } else {
+            let members = order.members.iter();
+            let members = members.map(|member| self.pod(order, member));
+            members.collect::<Result<Vec<Pod>, BackendError>>()?
         };
         self.admit_later(&pods);
         let gang = Gang {

@@ -10,7 +10,7 @@ use meridian_api::units::Resources;
 use super::ground::{Ground, plus};
 use crate::model::{GangShape, HoldRoom, HostIx, Shape, Take};
 
-/// What a host looks like.
+/// What hosts look like, and an amount on each: what is free there, or what is needed.
 type Looks = (Vec<String>, Resources, Resources);
 
 /// Hosts that look alike and have the same history.
@@ -28,7 +28,7 @@ struct Spot {
 pub(crate) struct Assigned {
     known: BTreeMap<usize, Resources>,
     /// Of hosts that nobody has to leave.
-    others: BTreeMap<(Vec<String>, Resources, Resources), u32>,
+    others: BTreeMap<Looks, u32>,
 }
 
 impl Assigned {
@@ -39,8 +39,7 @@ impl Assigned {
 
     /// What is to be kept: alike hosts with the same need together.
     pub(crate) fn room(&self, ground: &Ground<'_>, shapes: &[Shape]) -> Vec<HoldRoom> {
-        let mut room: BTreeMap<(Vec<String>, Resources, Resources), (u32, Vec<HostIx>)> =
-            BTreeMap::new();
+        let mut room: BTreeMap<Looks, (u32, Vec<HostIx>)> = BTreeMap::new();
         for (host, need) in &self.known {
             let own = &ground.hosts[*host];
             let row = &shapes[own.row as usize];
@@ -106,14 +105,11 @@ pub(crate) fn assign(
             .into_iter()
             .filter(|it| it.used != Resources::default())
         {
-            match spot.known {
-                Some(host) => {
-                    assigned.known.insert(host, spot.used);
-                }
-                None => {
-                    let key = (domains.clone(), allocatable, spot.used);
-                    *assigned.others.entry(key).or_default() += spot.hosts;
-                }
+            if let Some(host) = spot.known {
+                assigned.known.insert(host, spot.used);
+            } else {
+                let key = (domains.clone(), allocatable, spot.used);
+                *assigned.others.entry(key).or_default() += spot.hosts;
             }
         }
     }

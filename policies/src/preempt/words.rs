@@ -31,7 +31,7 @@ impl Round<'_> {
                 until: made.until,
                 is_reclaim,
             };
-            return Some(words.tell(snapshot, names.collect()));
+            return Some(words.tell(snapshot, &names.collect::<Vec<_>>()));
         }
         let hold = &snapshot.holds[self.preemptions.hold_of(ix)?.index()];
         let there = hold.victims.iter();
@@ -46,7 +46,7 @@ impl Round<'_> {
             until: hold.until,
             is_reclaim: false,
         };
-        Some(words.tell(snapshot, names.collect()))
+        Some(words.tell(snapshot, &names.collect::<Vec<_>>()))
     }
 }
 
@@ -59,11 +59,11 @@ struct Words {
 }
 
 impl Words {
-    fn tell(&self, snapshot: &Snapshot, names: Vec<String>) -> (Cause, Estimate) {
+    fn tell(&self, snapshot: &Snapshot, names: &[String]) -> (Cause, Estimate) {
         let pool = &snapshot.pools[self.pool.index()];
         let cluster = &snapshot.clusters[pool.cluster.index()].name;
         let left = self.until.since(snapshot.now).0.div_ceil(1000);
-        let who = list(&names);
+        let who = list(names);
         let message = format!(
             "pool {} of {cluster} is held for it: {who} give up {}; placed within {left} s",
             pool.name,
