@@ -92,7 +92,7 @@ async fn make_pods(cluster: &Cluster, origin: &Origin) -> Vec<String> {
 fn ordered(key: GangKey, origin: &Origin) -> GangOrder {
     let mut order = order(key, 4, &TWO, plain());
     order.workload.origin = Some(origin.clone());
-    order.workload.tenant = "nlp".to_owned();
+    "nlp".clone_into(&mut order.workload.tenant);
     order
 }
 

@@ -383,7 +383,7 @@ fn a_hold_is_charged_at_once() {
         .gang("b", |gang| gang.tenant = TenantIx(1))
         .asks("urgent", role(2, 8), |_| {})
         .asks("more", role(1, 8), |gang| {
-            gang.submitted = UnixMillis(NOW.0 + 1)
+            gang.submitted = UnixMillis(NOW.0 + 1);
         })
         .build();
     snapshot.tenants.push(tenant("other", None));
@@ -438,7 +438,7 @@ fn the_plan_says_who_why_and_what_is_lost() {
         })
         .asks("chat", role(1, 8), |_| {})
         .asks("chat-more", role(1, 8), |gang| {
-            gang.submitted = UnixMillis(NOW.0 + 1)
+            gang.submitted = UnixMillis(NOW.0 + 1);
         })
         .asks("nightly", role(4, 8), |gang| gang.class = LONG)
         .build();
