@@ -5,6 +5,7 @@
 //! world and some scenes in it, since a world costs some ten seconds of a core. Never knows what a
 //! scene is about.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
@@ -167,14 +168,14 @@ impl RealNodes {
         let mut text = String::new();
         for job in self.fleet.jobs().await.unwrap_or_default() {
             let (name, status) = (&job["metadata"]["name"], &job["status"]);
-            text += &format!("job {name}: {status}\n");
+            let _ = writeln!(text, "job {name}: {status}");
         }
         let pods = self.pods().list(&ListParams::default()).await;
         for pod in pods.map(|list| list.items).unwrap_or_default() {
             let status = serde_json::to_string(&pod.status).unwrap_or_default();
             let deleted = pod.metadata.deletion_timestamp.map(|time| time.0);
             let name = pod.metadata.name.unwrap_or_default();
-            text += &format!("pod {name} (deleted {deleted:?}): {status}\n");
+            let _ = writeln!(text, "pod {name} (deleted {deleted:?}): {status}");
         }
         text
     }

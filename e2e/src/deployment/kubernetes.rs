@@ -76,18 +76,17 @@ impl Deployment {
             Mortality::Asks => Binary::MortalAgent,
         };
         let settings: PathBuf = self.file("agent/settings.yaml", &plan.settings);
-        let answers = match member.nodes() {
-            [] => Vec::new(),
-            [_, ..] => {
-                let at = SocketAddrV4::new(member.gateway(), free_address().port());
-                let url = format!("http://{at}");
-                vec![
-                    "--answers-listen".to_owned(),
-                    at.to_string(),
-                    "--answers-url".to_owned(),
-                    url,
-                ]
-            }
+        let answers = if member.nodes().is_empty() {
+            Vec::new()
+        } else {
+            let at = SocketAddrV4::new(member.gateway(), free_address().port());
+            let (listen, url) = (at.to_string(), format!("http://{at}"));
+            vec![
+                "--answers-listen".to_owned(),
+                listen,
+                "--answers-url".to_owned(),
+                url,
+            ]
         };
         let mut spec = ProcessSpec::new("agent", binary.path())
             .args(["--backend", "kubernetes", "--cluster", CLUSTER])
