@@ -24,8 +24,8 @@ async fn gangs_are_bound_whole_or_not_at_all() {
     let Some(world) = RealNodes::start(test, options, &AgentPlan::default()).await else {
         return;
     };
-    world.scene("whole", whole(&world)).await;
-    world.scene("raced", raced(&world)).await;
+    world.scene("whole", Box::pin(whole(&world))).await;
+    world.scene("raced", Box::pin(raced(&world))).await;
     world.end(&[]).await;
 }
 

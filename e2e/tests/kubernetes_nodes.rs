@@ -36,18 +36,18 @@ async fn gangs_outlive_what_befalls_their_nodes() {
     let Some(mut world) = RealNodes::start(test, options, &agent).await else {
         return;
     };
-    world.scene("evicted", evicted(&world)).await;
-    let drained = node_drained(&world, &kubectl);
+    world.scene("evicted", Box::pin(evicted(&world))).await;
+    let drained = Box::pin(node_drained(&world, &kubectl));
     world.scene("node drained", drained).await;
     world
-        .scene("namespace deleted", namespace_gone(&world))
+        .scene("namespace deleted", Box::pin(namespace_gone(&world)))
         .await;
     world
-        .scene("cluster drained", cluster_drained(&world))
+        .scene("cluster drained", Box::pin(cluster_drained(&world)))
         .await;
     kubelet_killed(&mut world).await;
     kubelet_paused(&world).await;
-    let lost = elastic_node_lost(&mut world).await;
+    let lost = Box::pin(elastic_node_lost(&mut world)).await;
     rigid_node_lost(&mut world, &lost).await;
     world.end(&[]).await;
 }
@@ -225,7 +225,7 @@ async fn elastic_node_lost(world: &mut RealNodes) -> String {
             .map_or_else(|| status["gpus"].to_string(), str::to_owned);
         (gpus == (2 * CARDS).to_string()).then_some(())
     };
-    world.until("it holds what is left", two_thirds).await;
+    Box::pin(world.until("it holds what is left", two_thirds)).await;
     let left = world.alive("elastic");
     let pods: Vec<&str> = left.iter().map(|run| run.pod.as_str()).collect();
     assert_eq!(pods, [runs[0].pod.as_str(), runs[1].pod.as_str()]);

@@ -284,7 +284,8 @@ async fn a_job_waits_for_quota_is_bound_whole_and_completes() {
         .into_iter()
         .map(|pod| pod.metadata.uid)
         .collect();
-    (waited.sort(), ran.sort());
+    waited.sort();
+    ran.sort();
     assert_eq!(waited, ran, "no pod was made beside them");
 
     // Nothing of the agent's is left, on pods or beside them.

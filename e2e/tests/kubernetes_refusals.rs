@@ -34,15 +34,21 @@ async fn what_a_cluster_refuses_is_said_and_leaves_nothing() {
     let Some(mut world) = RealNodes::start(test, options, &agent).await else {
         return;
     };
-    world.scene("not a pod", not_a_pod(&world)).await;
+    world.scene("not a pod", Box::pin(not_a_pod(&world))).await;
     world
-        .scene("no such resource", no_such_resource(&world))
+        .scene("no such resource", Box::pin(no_such_resource(&world)))
         .await;
-    world.scene("policy", policy(&world)).await;
-    world.scene("webhook", webhook(&world)).await;
-    world.scene("node that lies", node_that_lies(&world)).await;
-    world.scene("labels", labels_that_contradict(&world)).await;
-    world.scene("missing secret", missing_secret(&world)).await;
+    world.scene("policy", Box::pin(policy(&world))).await;
+    world.scene("webhook", Box::pin(webhook(&world))).await;
+    world
+        .scene("node that lies", Box::pin(node_that_lies(&world)))
+        .await;
+    world
+        .scene("labels", Box::pin(labels_that_contradict(&world)))
+        .await;
+    world
+        .scene("missing secret", Box::pin(missing_secret(&world)))
+        .await;
     api_server_away(&mut world).await;
     missing_here_and_not_there(&mut world).await;
     world.end(&[]).await;
