@@ -100,8 +100,8 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Option<Snapshot> {
 }
 
 /// The smallest changes, one by one, that would admit gang `ix` of `world`, for which `reasons` say
-/// why it waits; none when the next round admits it as it is. When none would start it at once and it could never start, those that would let
-/// it start some day.
+/// why it waits; none when the next round admits it as it is. When none would start it at once and
+/// it could never start, those that would let it start some day.
 #[must_use]
 pub fn remedies(world: &Snapshot, ix: WaitingIx, reasons: &[Cause]) -> Vec<Remedy> {
     if Bench::placed(world, ix).is_some() {

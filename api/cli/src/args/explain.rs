@@ -16,7 +16,8 @@ use crate::completion;
 Examples:
   meridian plan -f job.yaml
   meridian plan -f job.yaml --detailed-exitcode || echo does not start now
-  meridian submit -f job.yaml --plan-token \"$(meridian plan -f job.yaml -o json | jq -r .token)\"")]
+  meridian submit -f job.yaml --plan-token \"$(meridian plan -f job.yaml -o json | jq -r .token)\"
+")]
 pub(crate) struct PlanArgs {
     /// File, folder or - for standard input
     #[arg(short, long = "filename", required = true, value_name = "FILE|DIR|-")]
