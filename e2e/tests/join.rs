@@ -83,7 +83,7 @@ async fn an_agent_joins_by_the_line_and_stays_in_through_restarts() {
         .out
         .lines()
         .filter(|line| line.starts_with("kind: "));
-    assert_eq!(kinds.count(), 7, "{}", manifests.out);
+    assert_eq!(kinds.count(), 8, "{}", manifests.out);
 
     let record = fleet.state_of(AGENT).join("identity.json");
     let mode = std::fs::metadata(&record)
