@@ -6,6 +6,7 @@
 
 mod lifeline;
 mod objects;
+mod small;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use meridian_store::SharedStore;
 use serde_json::Value;
 
 use self::lifeline::Lifeline;
+pub use self::objects::object;
 
 /// A hub takes the lead within one lease of its predecessor, an agent attaches within its longest
 /// pause between two dials; both are far below this in every configuration that is used here.

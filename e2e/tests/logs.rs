@@ -3,62 +3,25 @@
 //! Owns the promise that what a pod did is what a person reads, as it happens, and that what
 //! cannot be read is said at once. Never looks inside a hub.
 
-use std::sync::Arc;
-
-use meridian_agent::Inventory;
-use meridian_agent::simulated::{NodeResources, Profile};
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_api::kinds::federated_job::status::Phase;
 use meridian_api::units::{Millis, UnixMillis};
 use meridian_client::{Client, DryRun, Submission, v1};
-use meridian_e2e::fleet::{Fleet, FleetCluster, FleetOptions, FleetRegion, piped_hub};
-use meridian_hub::Execution;
+use meridian_e2e::fleet::{Fleet, FleetOptions, FleetRegion, object};
 use meridian_runtime::Clock;
-use meridian_runtime::network::Pipes;
-use meridian_store::MemoryStore;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const WITHIN: Millis = Millis::seconds(600);
 /// Streams of one cluster that a hub allows.
 const PER_CLUSTER: usize = 64;
 
-fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
-    let spec: Value = spec.into();
-    json!({
-        "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
-        "metadata": {"name": name}, "spec": spec,
-    })
-}
-
 async fn fleet(clock: &Clock) -> Fleet {
-    let host = NodeResources {
-        gpus: 8,
-        cpu_milli: 96_000,
-        memory_mib: 393_216,
-    };
-    let cluster = FleetCluster {
-        name: "here-a".to_owned(),
-        inventory: Inventory::uniform("pool", "h100", &[("rack", 1)], 2, host),
-        profile: Profile::default(),
-    };
-    let region = FleetRegion {
-        name: "here".to_owned(),
-        time_zone: "Europe/Berlin".to_owned(),
-        clusters: vec![cluster],
-    };
-    let options = FleetOptions {
-        seed: 1,
-        clock: clock.clone(),
-        network: Arc::new(Pipes::default()),
-        store: Arc::new(MemoryStore::new(clock.clone())),
-        hubs: vec![piped_hub(0)],
-        execution: Execution::Inline,
-        regions: vec![region],
-        objects: vec![
-            object("WorkloadClass", "batch", json!({"priority": 1})),
-            object("Tenant", "team", json!({})),
-        ],
-    };
+    let objects = vec![
+        object("WorkloadClass", "batch", json!({"priority": 1})),
+        object("Tenant", "team", json!({})),
+    ];
+    let regions = vec![FleetRegion::of_one("here-a", 2, 8)];
+    let options = FleetOptions::small(clock, regions, objects);
     Fleet::start(options).await.expect("it starts")
 }
 

@@ -5,19 +5,14 @@
 //! looks inside a hub.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use meridian_agent::Inventory;
 use meridian_agent::backend::{OfferSeen, OfferedRole};
-use meridian_agent::simulated::{NodeResources, Profile, Truth};
+use meridian_agent::simulated::Truth;
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Millis, Resources, UnixMillis};
 use meridian_client::{Client, DryRun, ListOptions, Resource, Submission};
-use meridian_e2e::fleet::{Fleet, FleetCluster, FleetOptions, FleetRegion, piped_hub};
-use meridian_hub::Execution;
+use meridian_e2e::fleet::{Fleet, FleetOptions, FleetRegion, object};
 use meridian_runtime::Clock;
-use meridian_runtime::network::Pipes;
-use meridian_store::MemoryStore;
 use serde_json::{Value, json};
 
 /// Everything here happens within seconds of simulated time, but for a start and a lease.
@@ -25,46 +20,15 @@ const WITHIN: Millis = Millis::seconds(600);
 /// Long enough for a decision that would be wrong to be made and carried out.
 const A_WHILE: Millis = Millis::seconds(120);
 
-fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
-    let spec: Value = spec.into();
-    json!({
-        "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
-        "metadata": {"name": name}, "spec": spec,
-    })
-}
-
 /// Two hosts of eight cards, and a tenant that may hold one of them.
 fn options(clock: &Clock) -> FleetOptions {
-    let host = NodeResources {
-        gpus: 8,
-        cpu_milli: 96_000,
-        memory_mib: 393_216,
-    };
-    let cluster = FleetCluster {
-        name: "here-a".to_owned(),
-        inventory: Inventory::uniform("pool", "h100", &[("rack", 1)], 2, host),
-        profile: Profile::default(),
-    };
-    let region = FleetRegion {
-        name: "here".to_owned(),
-        time_zone: "Europe/Berlin".to_owned(),
-        clusters: vec![cluster],
-    };
     let quota = json!({"tenant": "team", "resources": [{"nominal": 8, "hardCap": 8}]});
-    FleetOptions {
-        seed: 1,
-        clock: clock.clone(),
-        network: Arc::new(Pipes::default()),
-        store: Arc::new(MemoryStore::new(clock.clone())),
-        hubs: vec![piped_hub(0)],
-        execution: Execution::Inline,
-        regions: vec![region],
-        objects: vec![
-            object("WorkloadClass", "batch", json!({"priority": 1})),
-            object("Tenant", "team", json!({})),
-            object("TenantQuota", "team", quota),
-        ],
-    }
+    let objects = vec![
+        object("WorkloadClass", "batch", json!({"priority": 1})),
+        object("Tenant", "team", json!({})),
+        object("TenantQuota", "team", quota),
+    ];
+    FleetOptions::small(clock, vec![FleetRegion::of_one("here-a", 2, 8)], objects)
 }
 
 fn offer(uid: &str, name: &str) -> OfferSeen {

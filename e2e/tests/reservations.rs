@@ -3,66 +3,28 @@
 //! Owns the promise that a block is whole at its start with a real hub and agent, and that nobody
 //! is promised hosts that are promised already. Never looks inside a hub.
 
-use std::sync::Arc;
-
-use meridian_agent::Inventory;
-use meridian_agent::simulated::{NodeResources, Profile};
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_api::kinds::member_cluster::MemberClusterSpec;
 use meridian_api::kinds::reservation::ReservationSpec;
 use meridian_api::quantity::Time;
 use meridian_api::units::{Millis, UnixMillis};
 use meridian_client::{Client, DryRun, Form, Resource};
-use meridian_e2e::fleet::{Fleet, FleetCluster, FleetOptions, FleetRegion, piped_hub};
-use meridian_hub::Execution;
+use meridian_e2e::fleet::{Fleet, FleetOptions, FleetRegion, object};
 use meridian_runtime::Clock;
-use meridian_runtime::network::Pipes;
-use meridian_store::MemoryStore;
 use serde_json::{Value, json};
 
 /// More than anything here takes in simulated time.
 const WITHIN: Millis = Millis::seconds(4 * 3600);
 const MINUTE: u64 = 60_000;
 
-fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
-    let spec: Value = spec.into();
-    json!({
-        "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
-        "metadata": {"name": name}, "spec": spec,
-    })
-}
-
 /// One cluster of four hosts of eight cards, two tenants.
 fn options(clock: &Clock) -> FleetOptions {
-    let host = NodeResources {
-        gpus: 8,
-        cpu_milli: 96_000,
-        memory_mib: 393_216,
-    };
-    let cluster = FleetCluster {
-        name: "here-a".to_owned(),
-        inventory: Inventory::uniform("pool", "h100", &[("rack", 1)], 4, host),
-        profile: Profile::default(),
-    };
-    let region = FleetRegion {
-        name: "here".to_owned(),
-        time_zone: "Europe/Berlin".to_owned(),
-        clusters: vec![cluster],
-    };
-    FleetOptions {
-        seed: 1,
-        clock: clock.clone(),
-        network: Arc::new(Pipes::default()),
-        store: Arc::new(MemoryStore::new(clock.clone())),
-        hubs: vec![piped_hub(0)],
-        execution: Execution::Inline,
-        regions: vec![region],
-        objects: vec![
-            object("WorkloadClass", "batch", json!({"priority": 1})),
-            object("Tenant", "owner", json!({})),
-            object("Tenant", "guest", json!({})),
-        ],
-    }
+    let objects = vec![
+        object("WorkloadClass", "batch", json!({"priority": 1})),
+        object("Tenant", "owner", json!({})),
+        object("Tenant", "guest", json!({})),
+    ];
+    FleetOptions::small(clock, vec![FleetRegion::of_one("here-a", 4, 8)], objects)
 }
 
 /// A gang of so many pods that fill a host each.

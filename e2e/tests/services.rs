@@ -5,73 +5,34 @@
 //! judged by what ran in the clusters. Never looks inside a hub.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use meridian_agent::Inventory;
-use meridian_agent::simulated::{NodeResources, Profile, Truth};
+use meridian_agent::simulated::Truth;
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_api::kinds::federated_service::FederatedServiceSpec;
 use meridian_api::units::{Millis, UnixMillis};
 use meridian_client::{Client, DryRun, Form, ListOptions, Resource};
-use meridian_e2e::fleet::{Fleet, FleetCluster, FleetOptions, FleetRegion, piped_hub};
-use meridian_hub::Execution;
+use meridian_e2e::fleet::{Fleet, FleetOptions, FleetRegion, object};
 use meridian_runtime::Clock;
-use meridian_runtime::network::Pipes;
-use meridian_store::MemoryStore;
 use serde_json::{Value, json};
 
 /// More than anything here takes in simulated time.
 const WITHIN: Millis = Millis::seconds(1_800);
 const CLUSTERS: [&str; 2] = ["east-a", "west-a"];
 
-fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
-    let spec: Value = spec.into();
-    json!({
-        "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
-        "metadata": {"name": name}, "spec": spec,
-    })
-}
-
 /// Two regions with a cluster of three hosts of four cards each.
 fn options(clock: &Clock) -> FleetOptions {
-    let region = |cluster: &str| FleetRegion {
-        name: cluster.trim_end_matches("-a").to_owned(),
-        time_zone: "Europe/Berlin".to_owned(),
-        clusters: vec![FleetCluster {
-            name: cluster.to_owned(),
-            inventory: Inventory::uniform(
-                "pool",
-                "h100",
-                &[("rack", 1)],
-                3,
-                NodeResources {
-                    gpus: 4,
-                    cpu_milli: 96_000,
-                    memory_mib: 393_216,
-                },
-            ),
-            profile: Profile::default(),
-        }],
-    };
     let online = json!({"priority": 1000, "preemption": "Never", "minRegions": 2});
-    FleetOptions {
-        seed: 1,
-        clock: clock.clone(),
-        network: Arc::new(Pipes::default()),
-        store: Arc::new(MemoryStore::new(clock.clone())),
-        hubs: vec![piped_hub(0)],
-        execution: Execution::Inline,
-        regions: CLUSTERS.map(region).to_vec(),
-        objects: vec![
-            object("WorkloadClass", "online", online),
-            object(
-                "WorkloadClass",
-                "short",
-                json!({"priority": 1, "maxRuntime": "2h"}),
-            ),
-            object("Tenant", "serving", json!({})),
-        ],
-    }
+    let objects = vec![
+        object("WorkloadClass", "online", online),
+        object(
+            "WorkloadClass",
+            "short",
+            json!({"priority": 1, "maxRuntime": "2h"}),
+        ),
+        object("Tenant", "serving", json!({})),
+    ];
+    let regions = CLUSTERS.map(|cluster| FleetRegion::of_one(cluster, 3, 4));
+    FleetOptions::small(clock, regions.to_vec(), objects)
 }
 
 /// Replicas of one pod with two cards.

@@ -2,57 +2,22 @@
 
 use std::path::Path;
 
-use meridian_agent::simulated::NodeResources;
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_api::kinds::federated_job::status::Phase;
 use meridian_api::units::UnixMillis;
 use meridian_client::{DryRun, Submission};
 use meridian_policies::record;
-use meridian_runtime::network::Pipes;
-use meridian_store::MemoryStore;
 use serde_json::json;
 
 use super::*;
 
 fn options(clock: &Clock) -> FleetOptions {
-    let hosts = NodeResources {
-        gpus: 8,
-        cpu_milli: 96_000,
-        memory_mib: 393_216,
-    };
-    let cluster = FleetCluster {
-        name: "here-a".to_owned(),
-        inventory: Inventory::uniform("pool", "h100", &[("rack", 1)], 2, hosts),
-        profile: Profile::default(),
-    };
-    let region = FleetRegion {
-        name: "here".to_owned(),
-        time_zone: "Europe/Berlin".to_owned(),
-        clusters: vec![cluster],
-    };
-    let object = |kind: &str, name: &str, spec: Value| {
-        json!({
-            "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
-            "metadata": {"name": name}, "spec": spec,
-        })
-    };
-    FleetOptions {
-        seed: 1,
-        clock: clock.clone(),
-        network: Arc::new(Pipes::default()),
-        store: Arc::new(MemoryStore::new(clock.clone())),
-        hubs: vec![piped_hub(0)],
-        execution: Execution::Inline,
-        regions: vec![region],
-        objects: vec![
-            object(
-                "WorkloadClass",
-                "batch",
-                json!({"priority": 1, "mayUse": ["Nominal"]}),
-            ),
-            object("Tenant", "team", json!({})),
-        ],
-    }
+    let class = json!({"priority": 1, "mayUse": ["Nominal"]});
+    let objects = vec![
+        object("WorkloadClass", "batch", class),
+        object("Tenant", "team", json!({})),
+    ];
+    FleetOptions::small(clock, vec![FleetRegion::of_one("here-a", 2, 8)], objects)
 }
 
 async fn phase(client: &Client) -> Phase {

@@ -33,11 +33,17 @@ pub(super) fn of_regions(regions: &[FleetRegion]) -> Vec<Value> {
 }
 
 fn document<S: Spec + serde::Serialize>(name: &str, spec: &S) -> Value {
+    object(S::KIND, name, json!(spec))
+}
+
+/// The document of an object without a namespace.
+#[must_use]
+pub fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
     json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
-        "kind": S::KIND,
+        "kind": kind,
         "metadata": {"name": name},
-        "spec": spec,
+        "spec": spec.into(),
     })
 }
 
