@@ -119,10 +119,7 @@ const fn nothing(measure: Measure) -> AccountRow {
 
 /// Adds a placement to everything above its tenant, and its loans to both sides.
 fn enter(snapshot: &Snapshot, accounts: &mut [Account], held: &Held) {
-    let place = Place {
-        flavor: held.flavor,
-        region: snapshot.region(held.cluster),
-    };
+    let place = held.place(snapshot);
     let above = |tenant| -> Vec<TenantIx> {
         let above = ancestry(&snapshot.tenants, tenant);
         above.map(|(ix, _)| ix).collect()

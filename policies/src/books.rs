@@ -113,10 +113,7 @@ fn entries<'a>(
 ) -> Vec<Entry<'a>> {
     let held = snapshot.held.iter().map(|held| Entry {
         tenant: held.tenant,
-        place: Place {
-            flavor: held.flavor,
-            region: snapshot.region(held.cluster),
-        },
+        place: held.place(snapshot),
         gpus: held.resources.gpus,
         before: &held.rows,
         since: held.since,

@@ -326,6 +326,17 @@ pub struct Held {
     pub standing: Standing,
 }
 
+impl Held {
+    /// Where its quota is counted.
+    #[must_use]
+    pub fn place(&self, snapshot: &Snapshot) -> Place {
+        Place {
+            flavor: self.flavor,
+            region: snapshot.region(self.cluster),
+        }
+    }
+}
+
 /// What held GPUs are to the tenant that holds them (behaviour, section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -145,10 +145,7 @@ impl<'a> Ledger<'a> {
         };
         ledger.put_rows();
         for (held, counted) in snapshot.held.iter().zip(counted(snapshot)) {
-            let place = Place {
-                flavor: held.flavor,
-                region: snapshot.region(held.cluster),
-            };
+            let place = held.place(snapshot);
             ledger.add(held.tenant, place, counted, held.gang.job);
         }
         for hold in &snapshot.holds {

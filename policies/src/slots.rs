@@ -398,10 +398,7 @@ fn when_allowed(
         let mut later = ledger.clone();
         for (end, is_known, ix) in ends(snapshot, |_| true).into_iter().take(MAX_ENDS) {
             let held = &snapshot.held[ix];
-            let stood = Place {
-                flavor: held.flavor,
-                region: snapshot.region(held.cluster),
-            };
+            let stood = held.place(snapshot);
             later.give_back(held.tenant, stood, held.resources);
             (at, known) = (end, known && is_known);
             if later

@@ -2,8 +2,9 @@
 //!
 //! Owns the plan for one gang: which pool, which hosts, who goes or gets smaller, what is held.
 //! Every pool that the gang may use is compared; bounds refuse what can never be before anybody is
-//! looked at. Never carries anything out: the hub commits the plan whole, and the gang is placed
-//! by `decide` when the room is there.
+//! looked at. Needs to know on which hosts work stands (`Snapshot::hosts`), and plans nothing where
+//! nobody says so. Never carries anything out: the gang is placed by `decide` when the room is
+//! there.
 //!
 //! ```text
 //! who may be taken (rules) -> what it costs (cost) -> hosts to clear (search) -> does the whole
@@ -28,8 +29,8 @@ use crate::candidates::{Preference, allows_cluster, lacks, preference};
 use crate::decide::Round;
 use crate::fit::fit;
 use crate::model::{
-    GangShape, Held, HeldIx, HoldRoom, HostIx, Leaves, Place, Pool, PoolIx, Preemption, RoleShape,
-    Shape, Snapshot, Take, Victim, WaitingIx, Yield,
+    GangShape, Held, HoldRoom, HostIx, Leaves, Pool, PoolIx, Preemption, RoleShape, Shape,
+    Snapshot, Take, Victim, WaitingIx, Yield,
 };
 use crate::pick::Scope;
 use crate::quota::{Ledger, Reach};
@@ -431,7 +432,7 @@ fn with_quota(
     // asked last whether they must go.
     added.retain(|victim| {
         let held = &snapshot.held[victim.held.index()];
-        let stood = stands(snapshot, victim.held);
+        let stood = snapshot.held[victim.held.index()].place(snapshot);
         ledger.keep(held.tenant, stood, given_up(held, &victim.does));
         let needed = !ledger.room(tenant, place, reach).covers(need);
         if needed {
@@ -450,14 +451,6 @@ fn with_quota(
 
 fn give_back(snapshot: &Snapshot, ledger: &mut Ledger<'_>, victim: &Victim) {
     let held = &snapshot.held[victim.held.index()];
-    let stood = stands(snapshot, victim.held);
+    let stood = snapshot.held[victim.held.index()].place(snapshot);
     ledger.give_back(held.tenant, stood, given_up(held, &victim.does));
-}
-
-fn stands(snapshot: &Snapshot, ix: HeldIx) -> Place {
-    let held = &snapshot.held[ix.index()];
-    Place {
-        flavor: held.flavor,
-        region: snapshot.region(held.cluster),
-    }
 }

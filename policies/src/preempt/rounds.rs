@@ -280,7 +280,7 @@ impl Round<'_> {
         self.uncharge(hold);
         for leaving in &hold.victims {
             let held = &snapshot.held[leaving.held.index()];
-            let stood = super::stands(snapshot, leaving.held);
+            let stood = held.place(snapshot);
             self.ledger.keep(held.tenant, stood, leaving.resources);
         }
     }
@@ -297,11 +297,13 @@ impl Round<'_> {
         });
     }
 
-    /// Makes room for a gang that found none, if it may and can.
+    /// Makes room for a gang that found none, if it may and can. Never where nobody has said on
+    /// which hosts work stands: who does not show that stops it nowhere, so what it would give
+    /// back, room or quota, would be given twice.
     pub(crate) fn make_room(&mut self, ix: WaitingIx, reach: Reach, mask: Mask) {
         if self.preemptions.waits_for_room(ix)
             || self.preemptions.searches >= SEARCHES
-            || self.snapshot.held.is_empty()
+            || self.snapshot.hosts.is_empty()
         {
             return;
         }
@@ -314,7 +316,7 @@ impl Round<'_> {
         for victim in &made.victims {
             let held = &snapshot.held[victim.held.index()];
             let given = given_up(held, &victim.does);
-            let stood = super::stands(snapshot, victim.held);
+            let stood = held.place(snapshot);
             self.ledger.give_back(held.tenant, stood, given);
             self.preemptions.taken[victim.held.index()] = true;
             let budget = self.preemptions.budgets.get_mut(held.tenant.index());

@@ -231,6 +231,41 @@ fn what_can_never_be_moves_nobody() {
     assert_eq!(plan.unplaced[0].reasons[0].reason, Reason::NeverPlaceable);
 }
 
+/// A host is free, and all quota is used up by one who could be stopped.
+fn short_of_quota() -> Snapshot {
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("a", 8)], &[]])
+        .asks("urgent", role(1, 8), |_| {})
+        .build();
+    snapshot.tenants[0].quotas = vec![quota(8, Some(0))];
+    snapshot
+}
+
+#[test]
+fn quota_comes_free_with_whoever_goes() {
+    let snapshot = short_of_quota();
+    let plan = sound(&snapshot);
+    assert_eq!(names(&snapshot, only(&plan)), ["a"]);
+}
+
+#[test]
+fn nobody_is_stopped_where_nobody_says_on_which_hosts_work_stands() {
+    let mut snapshot = short_of_quota();
+    snapshot.hosts.clear();
+    for held in &mut snapshot.held {
+        held.standing = Standing::default();
+    }
+    let plan = sound(&snapshot);
+    assert_eq!((plan.placements.len(), plan.preemptions.len()), (0, 0));
+    let reasons: Vec<Reason> = plan.unplaced[0]
+        .reasons
+        .iter()
+        .map(|it| it.reason)
+        .collect();
+    assert_eq!(reasons, [Reason::WaitingForQuota]);
+}
+
 #[test]
 fn free_parts_are_used_and_nobody_goes_in_vain() {
     let snapshot = Ground::new()
