@@ -552,8 +552,11 @@ impl Decider {
         for violation in &violations {
             tracing::error!(?violation, "the plan breaks an invariant: thrown away");
             self.options.metrics.violations.inc();
-            plan.placements.clear();
-            plan.preemptions.clear();
+            // Of what it would write, nothing is kept; what waits keeps its reasons.
+            plan = Plan {
+                unplaced: plan.unplaced,
+                ..Plan::default()
+            };
         }
         plan
     }
