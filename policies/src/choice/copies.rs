@@ -279,7 +279,12 @@ impl Round<'_> {
         let domain = |at: usize| known.spread.as_ref().and_then(|spread| spread.of[at]);
         let part = |at: &usize| Part {
             held: known.held[*at],
-            room: room[*at],
+            // Where the spread lets none go a share would never be used.
+            room: if known.spread.is_some() && domain(*at).is_none() {
+                0
+            } else {
+                room[*at]
+            },
             weight: weight(snapshot, division, *at),
             domain: domain(*at).unwrap_or(u32::MAX),
         };
@@ -308,7 +313,8 @@ impl Round<'_> {
         shares
     }
 
-    /// Gangs like this one that the pool and quota have room for, at most those that wait.
+    /// Gangs like this one that the pool and quota have room for, at most those that wait: room
+    /// that slots and reservations keep from it is none.
     fn room_for(&self, ix: WaitingIx, reach: Reach, pool: PoolIx) -> u32 {
         let gang = self.gang(ix);
         let least = gang.shape.least();
@@ -322,7 +328,11 @@ impl Round<'_> {
         let most = u32::try_from(quota.times(demand))
             .unwrap_or(u32::MAX)
             .min(most);
-        let mut shapes = self.pools[pool.index()].shapes.clone();
+        let seen = self.seen(pool, self.mask(ix, reach));
+        let Some(rows) = self.blocks.view(ix, pool, (&gang.shape, &least), &seen) else {
+            return 0;
+        };
+        let mut shapes = rows.into_owned();
         for fitted in 0..most.min(COUNTED) {
             let Some(found) = fit(&source.levels, &shapes, &gang.shape, &least) else {
                 return fitted;
