@@ -292,7 +292,7 @@ fn holder(held: &Held) -> Who {
     }
 }
 
-fn asker(snapshot: &Snapshot, gang: &Waiting) -> Who {
+pub(crate) fn asker(snapshot: &Snapshot, gang: &Waiting) -> Who {
     Who {
         tenant: gang.tenant,
         class: gang.class,
