@@ -11,6 +11,8 @@ mod changes;
 mod raises;
 mod words;
 
+use std::cell::Cell;
+
 use meridian_api::reasons::Reason;
 use meridian_api::units::MilliGpus;
 
@@ -20,7 +22,7 @@ pub use words::{describe, kind};
 
 use crate::decide::decide;
 use crate::model::{
-    Cause, ClusterIx, Contact, FlavorIx, Held, Plan, PoolIx, RegionIx, Snapshot, Standing,
+    Cause, ClusterIx, Contact, FlavorIx, Held, HeldIx, Plan, PoolIx, RegionIx, Snapshot, Standing,
     WaitingIx,
 };
 use crate::rules::HOST;
@@ -29,6 +31,9 @@ use crate::shapes;
 /// Whole rounds that one question may decide: one for each change that is likely to be offered,
 /// and a few halvings. At 50,000 waiting gangs a round takes some tenths of a second.
 const MAX_ROUNDS: u32 = 20;
+/// Rounds over nobody but the gang that one question may decide, twice where it looks at an empty
+/// fleet too: some alternatives of each kind, and halvings. Each costs a walk over what is placed.
+const MAX_TRIALS: u32 = 128;
 /// Alternatives of one kind that are offered: a person reads them all.
 const MAX_ALIKE: usize = 2;
 
@@ -90,13 +95,42 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Option<Snapshot> {
             standing: Standing::default(),
         });
     }
-    let mut placed = vec![false; snapshot.waiting.len()];
-    for placement in &plan.placements {
-        placed[placement.waiting.index()] = true;
+    let mut waits = vec![true; snapshot.waiting.len()];
+    for (placement, held) in plan
+        .placements
+        .iter()
+        .zip((snapshot.held.len()..).map(held_ix))
+    {
+        waits[placement.waiting.index()] = false;
+        for selector in &mut world.selectors {
+            if selector.waiting.binary_search(&placement.waiting).is_ok() {
+                selector.held.push(held);
+            }
+        }
     }
-    let mut placed = placed.into_iter();
-    world.waiting.retain(|_| !placed.next().unwrap_or_default());
+    keep_waiting(&mut world, &waits);
     Some(world)
+}
+
+fn held_ix(at: usize) -> HeldIx {
+    HeldIx(u32::try_from(at).unwrap_or(u32::MAX))
+}
+
+/// Drops the gangs that are not marked, and numbers the others anew wherever they are named.
+fn keep_waiting(world: &mut Snapshot, kept: &[bool]) {
+    let mut next = (0..).map(WaitingIx);
+    let renumbered: Vec<Option<WaitingIx>> = kept
+        .iter()
+        .map(|kept| kept.then(|| next.next()).flatten())
+        .collect();
+    for selector in &mut world.selectors {
+        let rows = selector.waiting.iter();
+        selector.waiting = rows.filter_map(|ix| renumbered[ix.index()]).collect();
+    }
+    let mut kept = kept.iter();
+    world
+        .waiting
+        .retain(|_| kept.next().copied().unwrap_or_default());
 }
 
 /// The smallest changes, one by one, that would admit gang `ix` of `world`, for which `reasons` say
@@ -134,6 +168,9 @@ pub fn remedies(world: &Snapshot, ix: WaitingIx, reasons: &[Cause]) -> Vec<Remed
 fn emptied(world: &Snapshot, ix: WaitingIx) -> Snapshot {
     let mut empty = alone(world, ix);
     empty.held.clear();
+    empty.holds.clear();
+    empty.overflowed.clear();
+    empty.selectors.iter_mut().for_each(|it| it.held.clear());
     for pool in &mut empty.pools {
         pool.shapes = shapes::emptied(&pool.shapes);
     }
@@ -147,7 +184,9 @@ fn emptied(world: &Snapshot, ix: WaitingIx) -> Snapshot {
 /// The world in which nobody else waits.
 fn alone(world: &Snapshot, ix: WaitingIx) -> Snapshot {
     let mut alone = world.clone();
-    alone.waiting = vec![world.waiting[ix.index()].clone()];
+    let mut kept = vec![false; world.waiting.len()];
+    kept[ix.index()] = true;
+    keep_waiting(&mut alone, &kept);
     alone
 }
 
@@ -157,6 +196,7 @@ struct Bench<'a> {
     ix: WaitingIx,
     alone: Snapshot,
     rounds: u32,
+    trials: Cell<u32>,
 }
 
 /// Where a gang was placed, and how large.
@@ -169,6 +209,7 @@ impl<'a> Bench<'a> {
             ix,
             alone: alone(world, ix),
             rounds: MAX_ROUNDS,
+            trials: Cell::new(MAX_TRIALS),
         }
     }
 
@@ -194,8 +235,12 @@ impl<'a> Bench<'a> {
         Some((own.pool, own.gpus))
     }
 
-    /// Whether it would be placed if nobody else waited.
+    /// Whether it would be placed if nobody else waited; no more is known once all trials are used.
     fn passes(&self, change: &Change) -> bool {
+        let Some(left) = self.trials.get().checked_sub(1) else {
+            return false;
+        };
+        self.trials.set(left);
         let mut alone = self.alone.clone();
         apply(&mut alone, WaitingIx(0), change);
         Self::placed(&alone, WaitingIx(0)).is_some()
@@ -210,7 +255,7 @@ impl<'a> Bench<'a> {
     }
 
     fn remedy(&mut self, change: Change) -> Option<Remedy> {
-        if !self.passes(&change) {
+        if self.rounds == 0 || !self.passes(&change) {
             return None;
         }
         let (pool, gpus) = self.confirm(&change)?;
