@@ -89,7 +89,7 @@ pub(super) fn near_others(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
             let held = selector.held.iter().map(|ix| &snapshot.held[ix.index()]);
             let mut others: Vec<_> = held.map(|row| (row.gang.job, row.cluster)).collect();
             let before = plan.placements[..position].iter();
-            let before = before.filter(|row| selector.waiting.contains(&row.waiting));
+            let before = before.filter(|row| selector.waiting.binary_search(&row.waiting).is_ok());
             others.extend(before.map(|row| {
                 let job = snapshot.waiting[row.waiting.index()].gang.job;
                 (job, snapshot.pools[row.pool.index()].cluster)

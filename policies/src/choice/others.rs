@@ -3,6 +3,8 @@
 //! Owns where the gangs of each selector stand, with what a round places. A job is never one of the
 //! others to itself. Never chooses.
 
+use std::collections::BTreeSet;
+
 use meridian_api::ids::Uid;
 use meridian_api::kinds::federated_job::JobRelation;
 use meridian_api::reasons::Reason;
@@ -14,7 +16,7 @@ use crate::model::{Cause, ClusterIx, Snapshot, Waiting, WaitingIx};
 
 /// Where the gangs stand that each selector names.
 pub(crate) struct Others {
-    by_selector: Vec<Vec<(ClusterIx, Uid)>>,
+    by_selector: Vec<BTreeSet<(ClusterIx, Uid)>>,
 }
 
 impl Others {
@@ -35,8 +37,8 @@ impl Others {
             return;
         };
         for (selector, standing) in snapshot.selectors.iter().zip(&mut self.by_selector) {
-            if selector.waiting.contains(&ix) {
-                standing.push((cluster, gang.gang.job));
+            if selector.waiting.binary_search(&ix).is_ok() {
+                standing.insert((cluster, gang.gang.job));
             }
         }
     }

@@ -69,7 +69,7 @@ pub struct Selector {
     pub labels: BTreeMap<String, String>,
     /// Their placements.
     pub held: Vec<HeldIx>,
-    /// Their gangs that wait.
+    /// Their gangs that wait, ascending.
     pub waiting: Vec<WaitingIx>,
 }
 
