@@ -4,7 +4,7 @@
 //! capacity. Never decides what is written.
 
 use meridian_api::conditions;
-use meridian_api::ids::Revision;
+use meridian_api::ids::{Revision, Uid};
 use meridian_api::kinds::member_cluster::{
     AgentStatus, CONNECTED, ContactState, MemberClusterStatus,
 };
@@ -200,6 +200,25 @@ impl Committer {
             reason: "",
             message: String::new(),
         })
+    }
+
+    /// Tells of a job with which no sound decision is found.
+    pub(crate) fn left_out(&self, model: &Model, job: Uid) {
+        let about = self.about(model, Subject::Job(job));
+        let (Some(entry), Some((why, until))) = (about, model.left_out(job)) else {
+            return;
+        };
+        let (name, namespace, reason) = (&entry.name, &entry.namespace, "LeftOut");
+        tracing::error!(job = %name, %namespace, reason, "no sound decision with it: {why}");
+        self.journal.record(JournalEntry {
+            gravity: Gravity::Warning,
+            reason,
+            message: format!(
+                "no sound decision is found with it until {}: {why}",
+                Time(until)
+            ),
+            ..entry
+        });
     }
 
     /// Counts a placement that was committed.

@@ -5,6 +5,7 @@
 //! Never retries a conflict within a round: it takes in what changed, then decides again.
 
 mod chores;
+mod sound;
 
 use std::sync::Arc;
 
@@ -68,6 +69,22 @@ pub enum Execution {
     Thread,
     /// On the loop's own task: in simulation, where nothing may race.
     Inline,
+}
+
+impl Execution {
+    /// What `work` comes to; its panic is the caller's.
+    pub(crate) async fn run<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        match self {
+            Self::Inline => work(),
+            Self::Thread => match tokio::task::spawn_blocking(work).await {
+                Ok(done) => done,
+                Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+            },
+        }
+    }
 }
 
 /// What the loop works with.
@@ -488,8 +505,7 @@ impl Decider {
             });
             return Ok(());
         }
-        let labelled = Arc::new(self.model.snapshot(self.situation()));
-        let plan = self.plan(Arc::clone(&labelled)).await;
+        let (labelled, plan) = self.plan().await;
         let snapshot = &labelled.snapshot;
         let explained = Explained::new(snapshot, &plan, &labelled.troubled);
         self.options.explanations.publish(explained);
@@ -525,40 +541,24 @@ impl Decider {
         Ok(())
     }
 
-    /// Decides, and throws the plan away when the independent check finds fault with it.
-    async fn plan(&mut self, labelled: Arc<Labelled>) -> Plan {
+    /// A snapshot, and the plan for it; of one that is not sound, nothing but the reasons.
+    async fn plan(&mut self) -> (Arc<Labelled>, Plan) {
         let started = self.options.clock.boot();
-        let rounds = self.options.rounds.clone();
-        let work = move || {
-            let plan = meridian_policies::decide(&labelled.snapshot);
-            rounds.note(&labelled, &plan);
-            let violations = meridian_policies::check(&labelled.snapshot, &plan);
-            (plan, violations)
+        let (situation, execution) = (self.situation(), self.options.execution);
+        let round = sound::Round {
+            decide: meridian_policies::decide_soundly,
+            execution,
         };
-        let (mut plan, violations) = match self.options.execution {
-            Execution::Inline => work(),
-            Execution::Thread => match tokio::task::spawn_blocking(work).await {
-                Ok(done) => done,
-                Err(panic) => {
-                    // The round goes on without a plan: what waits goes on waiting.
-                    tracing::error!(%panic, "the decision panicked");
-                    (Plan::default(), Vec::new())
-                }
-            },
-        };
+        let found = round.find(&mut self.model, situation).await;
+        for left_out in &found.left_out {
+            self.committer.left_out(&self.model, *left_out);
+        }
+        self.options.metrics.violations.inc_by(found.faults);
+        self.options.rounds.note(&found.labelled, &found.plan);
         let took = self.options.clock.boot().since(started);
         #[expect(clippy::cast_precision_loss, reason = "milliseconds of one decision")]
         self.options.metrics.decide.observe(took.0 as f64 / 1000.0);
-        for violation in &violations {
-            tracing::error!(?violation, "the plan breaks an invariant: thrown away");
-            self.options.metrics.violations.inc();
-            // Of what it would write, nothing is kept; what waits keeps its reasons.
-            plan = Plan {
-                unplaced: plan.unplaced,
-                ..Plan::default()
-            };
-        }
-        plan
+        (found.labelled, found.plan)
     }
 
     /// Each agent session sees its new orders; metrics see the fleet.

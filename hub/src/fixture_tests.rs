@@ -150,13 +150,18 @@ impl Fixture {
 
     /// Stores the job `nlp/train`: pods of 4 GPUs, two in a gang, with `extra` in its spec.
     pub(crate) fn job(&mut self, extra: &Value, metadata: &Value) {
+        self.job_named("train", extra, metadata);
+    }
+
+    /// The same under another name; its UID has to be another, too.
+    pub(crate) fn job_named(&mut self, name: &str, extra: &Value, metadata: &Value) {
         let mut spec = json!({
             "workloadClass": "batch", "tenant": "nlp",
             "roles": [{"name": "worker", "replicas": 2, "gpus": 4,
                        "resources": {"cpu": "4", "memory": "1Gi"}, "template": {"a": 1}}],
         });
         let mut meta = json!({
-            "name": "train", "namespace": "nlp", "uid": JOB.to_string(), "generation": 1,
+            "name": name, "namespace": "nlp", "uid": JOB.to_string(), "generation": 1,
             "creationTimestamp": "1970-01-01T00:00:10Z", "finalizers": ["meridian.dev/drain"],
         });
         merge(&mut spec, extra);
@@ -165,10 +170,8 @@ impl Fixture {
             "apiVersion": "meridian.dev/v1alpha1", "kind": "FederatedJob",
             "metadata": meta, "spec": spec,
         });
-        self.put(
-            "objects/federatedjobs/nlp/train/spec",
-            object.to_string().as_bytes(),
-        );
+        let key = format!("objects/federatedjobs/nlp/{name}/spec");
+        self.put(&key, object.to_string().as_bytes());
     }
 
     /// Stores a placement of gang `index`.

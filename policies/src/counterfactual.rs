@@ -108,29 +108,12 @@ pub fn after(snapshot: &Snapshot, plan: &Plan) -> Option<Snapshot> {
             }
         }
     }
-    keep_waiting(&mut world, &waits);
+    world.keep_waiting(&waits);
     Some(world)
 }
 
 fn held_ix(at: usize) -> HeldIx {
     HeldIx(u32::try_from(at).unwrap_or(u32::MAX))
-}
-
-/// Drops the gangs that are not marked, and numbers the others anew wherever they are named.
-fn keep_waiting(world: &mut Snapshot, kept: &[bool]) {
-    let mut next = (0..).map(WaitingIx);
-    let renumbered: Vec<Option<WaitingIx>> = kept
-        .iter()
-        .map(|kept| kept.then(|| next.next()).flatten())
-        .collect();
-    for selector in &mut world.selectors {
-        let rows = selector.waiting.iter();
-        selector.waiting = rows.filter_map(|ix| renumbered[ix.index()]).collect();
-    }
-    let mut kept = kept.iter();
-    world
-        .waiting
-        .retain(|_| kept.next().copied().unwrap_or_default());
 }
 
 /// The smallest changes, one by one, that would admit gang `ix` of `world`, for which `reasons` say
@@ -186,7 +169,7 @@ fn alone(world: &Snapshot, ix: WaitingIx) -> Snapshot {
     let mut alone = world.clone();
     let mut kept = vec![false; world.waiting.len()];
     kept[ix.index()] = true;
-    keep_waiting(&mut alone, &kept);
+    alone.keep_waiting(&kept);
     alone
 }
 

@@ -11,6 +11,7 @@ mod causes;
 pub mod check;
 pub mod choice;
 pub mod counterfactual;
+pub mod culprit;
 pub mod decide;
 pub mod diagnosis;
 pub mod division;
@@ -40,4 +41,5 @@ mod tree;
 pub mod typical;
 
 pub use check::check;
+pub use culprit::{culprit, decide_soundly};
 pub use decide::decide;

@@ -164,6 +164,23 @@ impl Snapshot {
             region: self.region(pool.cluster),
         }
     }
+
+    /// Drops the gangs of `waiting` that are not marked in `kept`, row by row, and numbers the
+    /// others anew wherever they are named.
+    pub(crate) fn keep_waiting(&mut self, kept: &[bool]) {
+        let mut next = (0..).map(WaitingIx);
+        let renumbered: Vec<Option<WaitingIx>> = kept
+            .iter()
+            .map(|kept| kept.then(|| next.next()).flatten())
+            .collect();
+        for selector in &mut self.selectors {
+            let rows = selector.waiting.iter();
+            selector.waiting = rows.filter_map(|ix| renumbered[ix.index()]).collect();
+        }
+        let mut kept = kept.iter();
+        self.waiting
+            .retain(|_| kept.next().copied().unwrap_or_default());
+    }
 }
 
 /// A hardware class.

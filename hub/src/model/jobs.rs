@@ -300,6 +300,7 @@ impl Model {
         if let Some(origin) = job.origin() {
             self.origins.insert(origin, uid);
         }
+        self.left_out.remove(&uid);
         self.note_replica(uid, job.service);
         self.jobs.insert(uid, job);
         self.refresh_job(uid);
@@ -332,6 +333,7 @@ impl Model {
         }
         self.names.remove(&name);
         let job = self.jobs.remove(&uid);
+        self.left_out.remove(&uid);
         if let Some(job) = &job {
             self.forget_replica(job);
         }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
+use meridian_api::units::UnixMillis;
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Event, KeyValue};
 
@@ -48,6 +49,13 @@ pub(crate) struct StoredPlacement {
     pub(crate) revision: Revision,
 }
 
+/// A job with which no sound decision is found.
+#[derive(Clone, Debug)]
+struct LeftOut {
+    why: String,
+    until: UnixMillis,
+}
+
 /// Everything a decision may look at, as of one revision of the store and the newest reports.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
@@ -70,6 +78,8 @@ pub(crate) struct Model {
     placements: BTreeMap<GangId, StoredPlacement>,
     /// Gangs without a place that are to get one.
     waiting: BTreeSet<GangId>,
+    /// Jobs that no decision looks at for now. In memory only: another life may be wiser.
+    left_out: BTreeMap<Uid, LeftOut>,
     /// Gangs whose placement and newest observation have not been compared yet.
     unsettled: BTreeSet<GangId>,
     /// Jobs to look at: deleted, suspended, or done.
@@ -390,6 +400,19 @@ impl Model {
             self.refresh_gang(GangId { job: uid, index });
         }
         self.unsettled_jobs.insert(uid);
+    }
+
+    /// No decision looks at what waits of this job until then, unless its spec changes: with it,
+    /// deciding goes wrong like this.
+    pub(crate) fn leave_out(&mut self, job: Uid, why: String, until: UnixMillis) {
+        self.left_out.insert(job, LeftOut { why, until });
+    }
+
+    /// Why a job is left out, and until when.
+    #[must_use]
+    pub(crate) fn left_out(&self, job: Uid) -> Option<(&str, UnixMillis)> {
+        let left_out = self.left_out.get(&job)?;
+        Some((&left_out.why, left_out.until))
     }
 
     /// True when a decision may come out differently than the last; asked once per round.

@@ -128,6 +128,11 @@ impl Model {
                 troubled.push((*gang, pausing(job, tried, situation.now)));
                 continue;
             }
+            let left_out = self.left_out(gang.job);
+            if let Some((why, until)) = left_out.filter(|(_, until)| *until > situation.now) {
+                troubled.push((*gang, undecided(why, until)));
+                continue;
+            }
             match self.waiting_row(&ordinals, &mut choices, job, *gang, situation.now) {
                 Ok(row) => snapshot.waiting.push(row),
                 Err(trouble) => troubled.push((*gang, trouble)),
@@ -150,7 +155,11 @@ impl Model {
             let tried = progress.tried.get(&gang.index);
             let rest = tried.map(|tried| tried.not_before).into_iter();
             let looks = progress.lacking.values().map(|lack| lack.until);
-            rest.chain(looks).filter(|at| *at > now).min()
+            let left_out = self.left_out(gang.job).map(|(_, until)| until);
+            rest.chain(looks)
+                .chain(left_out)
+                .filter(|at| *at > now)
+                .min()
         });
         let edges = self.next_reservation_edge(now);
         next.chain(self.next_leave(now)).chain(edges).min()
@@ -508,6 +517,17 @@ fn lacking(ordinals: &Ordinals, job: &Job, now: UnixMillis) -> Vec<Lacking> {
 }
 
 /// A gang that failed to start, or ran and failed, rests before its next try.
+fn undecided(why: &str, until: UnixMillis) -> Trouble {
+    let until = Time(until);
+    Trouble {
+        reason: Reason::PendingEvaluation,
+        message: format!(
+            "a fault of the hub, to be reported: no sound decision is found with this job ({why}); \
+             the others go on without it, and it is tried again at {until}, or when its spec changes"
+        ),
+    }
+}
+
 fn pausing(job: &Job, tried: &Tried, now: UnixMillis) -> Trouble {
     let seconds = tried.not_before.since(now).0.div_ceil(1000);
     let why = match job.progress.last_failure.as_str() {

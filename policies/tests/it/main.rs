@@ -9,6 +9,7 @@ mod builders;
 mod checker;
 mod choosing;
 mod counterfactual;
+mod culprit;
 mod division;
 mod fitting;
 mod golden;
