@@ -156,7 +156,7 @@ impl Metrics {
         );
         all.register(
             "plan_violations",
-            "Plans that the check threw away",
+            "Decisions that panicked, and plans that the check threw away",
             self.violations.clone(),
         );
         all.register(

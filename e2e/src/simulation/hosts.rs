@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use meridian_agent::{Agent, AgentMetrics, AgentOptions};
 use meridian_api::units::Millis;
 use meridian_hub::config::HubConfig;
-use meridian_hub::metrics::Metrics;
 use meridian_hub::{Execution, HubOptions};
 use meridian_policies::check::Violation;
 use meridian_runtime::Tasks;
@@ -48,7 +47,7 @@ pub(crate) async fn hub(world: Arc<World>, index: usize) -> turmoil::Result {
         random: world.random_for(&name, life),
         network: Arc::new(Turmoil),
         tasks: tasks.clone(),
-        metrics: Metrics::default(),
+        metrics: world.hubs[index].metrics.clone(),
         execution: Execution::Inline,
     });
     let hub = started.await?;

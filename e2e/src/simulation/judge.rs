@@ -103,6 +103,7 @@ impl Judge {
                 | Note::Explained { .. } => {}
             }
         }
+        self.look_at_plans(&mut found);
         self.look_at_clusters(&mut found);
         self.look_at_the_store(&mut found);
         for note in notes {
@@ -114,6 +115,20 @@ impl Judge {
             }
         }
         self.report(found);
+    }
+
+    /// A hub throws away what is not sound and goes on: here nothing ever may be.
+    fn look_at_plans(&self, found: &mut Vec<Violation>) {
+        for (index, slot) in self.world.hubs.iter().enumerate() {
+            let thrown_away = slot.metrics.violations.get();
+            if thrown_away > 0 {
+                let name = super::world::hub_name(index);
+                found.push(Violation {
+                    invariant: "sound",
+                    message: format!("{name} threw away {thrown_away} plans that were not sound"),
+                });
+            }
+        }
     }
 
     fn look_at_clusters(&mut self, found: &mut Vec<Violation>) {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use meridian_agent::simulated::{Between, NodeResources, Profile};
 use meridian_agent::{Inventory, SimulatedCluster};
 use meridian_api::units::{Millis, UnixMillis};
+use meridian_hub::metrics::Metrics;
 use meridian_policies::check::Violation;
 use meridian_runtime::disk::MemoryDisk;
 use meridian_runtime::{Clock, Random};
@@ -135,6 +136,8 @@ pub(crate) struct HubSlot {
     /// Switches of the store handle of its present life.
     faults: Mutex<Option<Faults>>,
     lives: AtomicU64,
+    /// Counts of all its lives.
+    pub(crate) metrics: Metrics,
 }
 
 impl HubSlot {
@@ -197,6 +200,7 @@ impl World {
         let hub = |_| HubSlot {
             faults: Mutex::new(None),
             lives: AtomicU64::new(0),
+            metrics: Metrics::default(),
         };
         Self {
             seed,
