@@ -16,20 +16,21 @@ use meridian_api::ids::GangId;
 use meridian_api::units::{MilliGpus, UnixMillis};
 
 use crate::model::{
-    LedgerRow, Measure, Place, Placed, Preemption, Quota, Role, Snapshot, TenantIx,
+    HoldIx, Lapsed, LedgerRow, Measure, Place, Placed, Preemption, Quota, Role, Snapshot, TenantIx,
 };
 use crate::quota::{ancestry, from_the_leaves};
 
 /// Rows of everything that is held, then of everything that the plan places, then of everything
-/// that it makes room for. What was held for a gang in earlier rounds counts, too; its rows are
-/// written when it is placed.
+/// that it makes room for. What was held for a gang in earlier rounds counts, too, unless the hold
+/// ends in this plan; its rows are written when it is placed.
 #[must_use]
 pub fn rows(
     snapshot: &Snapshot,
     placed: &[Placed],
     preemptions: &[Preemption],
+    lapsed: &[Lapsed],
 ) -> Vec<Vec<LedgerRow>> {
-    let entries = entries(snapshot, placed, preemptions);
+    let entries = entries(snapshot, placed, preemptions, lapsed);
     let mut rows: Vec<Vec<LedgerRow>> = entries.iter().map(|it| all_own(it.gpus)).collect();
     // Oldest first; equal names for a gang's two epochs keep the order of the table.
     let mut by_age: Vec<usize> = (0..entries.len()).collect();
@@ -110,6 +111,7 @@ fn entries<'a>(
     snapshot: &'a Snapshot,
     placed: &'a [Placed],
     preemptions: &'a [Preemption],
+    lapsed: &[Lapsed],
 ) -> Vec<Entry<'a>> {
     let held = snapshot.held.iter().map(|held| Entry {
         tenant: held.tenant,
@@ -145,12 +147,11 @@ fn entries<'a>(
         .iter()
         .map(|placed| snapshot.waiting[placed.waiting.index()].gang)
         .collect();
-    let holds = snapshot
-        .holds
-        .iter()
-        .filter(|hold| !placed.contains(&hold.gang));
+    let ended: BTreeSet<HoldIx> = lapsed.iter().map(|it| it.hold).collect();
+    let holds = (0..).map(HoldIx).zip(&snapshot.holds);
+    let holds = holds.filter(|(ix, hold)| !ended.contains(ix) && !placed.contains(&hold.gang));
     let holds: Vec<Entry<'a>> = holds
-        .map(|hold| Entry {
+        .map(|(_, hold)| Entry {
             tenant: hold.tenant,
             place: hold.place(snapshot),
             gpus: hold.resources.gpus,

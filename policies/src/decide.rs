@@ -23,8 +23,8 @@ use crate::fit::{Fit, fit};
 use crate::history::use_of;
 use crate::kinds::{Kind, kinds};
 use crate::model::{
-    HeldIx, HoldRoom, Place, Placed, Plan, Pool, PoolIx, Preemption, Regraded, Score, Shape,
-    Snapshot, Use, Waiting, WaitingIx,
+    HeldIx, HoldRoom, Lapsed, Place, Placed, Plan, Pool, PoolIx, Preemption, Regraded, Score,
+    Shape, Snapshot, Use, Waiting, WaitingIx,
 };
 use crate::order::Queue;
 use crate::preempt::Preemptions;
@@ -82,7 +82,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     let returning = overflow::returns(&round);
     let Preemptions { made, lapsed, .. } = round.preemptions;
     let mut preemptions = made;
-    let regraded = write_rows(snapshot, &mut placements, &mut preemptions);
+    let regraded = write_rows(snapshot, &mut placements, &mut preemptions, &lapsed);
     Plan {
         placements,
         unplaced,
@@ -99,8 +99,9 @@ fn write_rows(
     snapshot: &Snapshot,
     placements: &mut [Placed],
     preemptions: &mut [Preemption],
+    lapsed: &[Lapsed],
 ) -> Vec<Regraded> {
-    let mut rows = books::rows(snapshot, placements, preemptions);
+    let mut rows = books::rows(snapshot, placements, preemptions, lapsed);
     let mut planned = rows.split_off(snapshot.held.len());
     let held_for = planned.split_off(placements.len());
     for (made, rows) in preemptions.iter_mut().zip(held_for) {
@@ -224,7 +225,8 @@ impl<'a> Round<'a> {
             || self.ledger.job_limit(gang.tenant, gang.gang.job).is_some();
         let kind = self.kinds[ix.index()];
         let mask = self.mask(ix, reach);
-        if barred || failed.contains(&(kind, mask)) {
+        let has_room_made = self.preemptions.is_made(ix);
+        if barred || has_room_made || failed.contains(&(kind, mask)) {
             return None;
         }
         let hold = self.preemptions.hold_of(ix);
@@ -266,6 +268,22 @@ impl<'a> Round<'a> {
             rows: Vec::new(),
             score,
         })
+    }
+
+    /// True when the gang, which finds no place within nominal quota, would find one that it
+    /// borrows: nobody need go for it. `mask` is what it leaves alone within nominal.
+    pub(crate) fn finds_a_place_on_loan(&mut self, ix: WaitingIx, mask: Mask) -> bool {
+        if !self.may_borrow(self.gang(ix)) {
+            return false;
+        }
+        let (own, lent) = (mask, self.mask(ix, Reach::Borrowing));
+        self.give_back_quota(own);
+        self.keep_quota(lent);
+        let found = self.best(ix, Reach::Borrowing, lent).is_some();
+        self.give_back_quota(lent);
+        self.keep_quota(own);
+        self.count_copies(ix, Reach::Nominal);
+        found
     }
 
     /// True when the gang may stand on others' quota.
@@ -492,6 +510,7 @@ impl<'a> Round<'a> {
         self.placed += 1;
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
         self.blocks.add(ix, pool, &gang.shape, pods);
+        self.preemptions.moved.take(pool, &found.takes);
     }
 
     /// True when the gang, in its smallest size, goes beyond its tenant's nominal quota wherever it

@@ -12,6 +12,7 @@ use crate::model::{
     Accepted, ChoiceIx, ClassIx, ClusterIx, FlavorIx, GangShape, Lacking, RegionIx, Snapshot,
     TenantIx, WaitingIx,
 };
+use crate::preempt::cooling;
 use crate::reserved::Blocks;
 
 /// Ordinal of a kind in one round.
@@ -30,6 +31,7 @@ type KindKey<'a> = (
     ChoiceIx,
     Option<Uid>,
     u32,
+    Vec<Uid>,
 );
 
 /// The kind and the ordinal of the shape of each waiting gang.
@@ -55,6 +57,8 @@ pub(crate) fn kinds(snapshot: &Snapshot, blocks: &Blocks) -> (Vec<Kind>, Vec<u32
                 .minds_others()
                 .then_some(gang.gang.job),
             standing,
+            // Whom it may not make go is nobody else's matter.
+            cooling(gang, snapshot.now),
         );
         let next = u32::try_from(by_key.len()).unwrap_or(u32::MAX);
         kinds.push(*by_key.entry(key).or_insert(next));

@@ -9,7 +9,9 @@ use meridian_api::kinds::tenant::OnExhausted;
 use meridian_api::units::Resources;
 
 use super::{Found, report};
-use crate::model::{LedgerRow, Measure, Place, Plan, Quota, Role, Snapshot, TenantIx, WaitingIx};
+use crate::model::{
+    Lapse, LedgerRow, Measure, Place, Plan, Quota, Role, Snapshot, TenantIx, WaitingIx,
+};
 
 /// One placement: who pays, where it counts, how much of everything, its rows.
 struct Entry<'a> {
@@ -238,8 +240,8 @@ fn upward(snapshot: &Snapshot, tenant: TenantIx) -> Vec<TenantIx> {
     path
 }
 
-/// No limit is passed that was not passed before; what was is not made worse (S4).
-pub(super) fn limits(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+/// What counts before the plan, and after it.
+fn sides<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> (Vec<Entry<'a>>, Vec<Entry<'a>>) {
     let mut before = held(snapshot);
     let victims = snapshot.holds.iter().flat_map(|hold| &hold.victims);
     give_up(
@@ -249,7 +251,14 @@ pub(super) fn limits(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
     let mut after = held(snapshot);
     let ended: BTreeSet<usize> = plan.lapsed.iter().map(|it| it.hold.index()).collect();
     let standing = snapshot.holds.iter().enumerate();
-    let standing = standing.filter(|(ix, _)| !ended.contains(ix));
+    // Who left for a gang that has its place counts again, if it is still there.
+    let placed: BTreeSet<_> = plan
+        .placements
+        .iter()
+        .map(|placed| snapshot.waiting[placed.waiting.index()].gang)
+        .collect();
+    let standing =
+        standing.filter(|(ix, hold)| !ended.contains(ix) && !placed.contains(&hold.gang));
     let victims = standing.flat_map(|(_, hold)| &hold.victims);
     give_up(
         &mut after,
@@ -267,7 +276,12 @@ pub(super) fn limits(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
     after.extend(holds(snapshot, plan));
     after.extend(planned(snapshot, plan));
     after.extend(made(snapshot, plan));
-    let (all_before, all_after) = (before, after);
+    (before, after)
+}
+
+/// No limit is passed that was not passed before; what was is not made worse (S4).
+pub(super) fn limits(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let (all_before, all_after) = sides(snapshot, plan);
     let rows = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
     let measures: BTreeSet<Measure> = rows.map(|row| row.measure).collect();
     let steps = snapshot.tenants.len();
@@ -434,6 +448,65 @@ fn own_within_nominal(
             report(found, "S33", message);
         }
     }
+}
+
+/// True when the `at`th gang that room is made for stays within what is left of its tenant's own
+/// nominal quota at its turn.
+pub(super) fn is_within_nominal(snapshot: &Snapshot, plan: &Plan, at: usize) -> bool {
+    let own = &plan.preemptions[at];
+    // As it was at its turn. A hold that ends because its gang got another place may have ended
+    // before or after: whichever leaves more.
+    let so_far = Plan {
+        placements: plan.placements[..plan.placements.len().min(own.after as usize)].to_vec(),
+        preemptions: plan.preemptions[..at].to_vec(),
+        lapsed: plan.lapsed.clone(),
+        ..Plan::default()
+    };
+    let (_, mut entries) = sides(snapshot, &so_far);
+    let elsewhere = plan
+        .lapsed
+        .iter()
+        .filter(|it| it.why == Lapse::PlacedElsewhere);
+    let victims = elsewhere.flat_map(|it| &snapshot.holds[it.hold.index()].victims);
+    give_up(
+        &mut entries,
+        victims.map(|it| (it.held.index(), it.resources)),
+    );
+    let gang = &snapshot.waiting[own.waiting.index()];
+    let pool = &snapshot.pools[own.pool.index()];
+    let need = Entry {
+        tenant: gang.tenant,
+        place: snapshot.place(pool),
+        amounts: vector(gang.shape.demand(&own.pods)),
+        rows: &[],
+        name: String::new(),
+    };
+    let rows = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
+    let measures: BTreeSet<Measure> = rows.map(|row| row.measure).collect();
+    let counted = measures.into_iter().filter(|it| it.counts(need.place));
+    let mut parts = counted.map(|measure| {
+        let sums = Sums::new(snapshot, measure, &[]);
+        let home = |tenant, skip| {
+            let mut path = upward(snapshot, tenant).into_iter().skip(skip);
+            path.find(|ix| sums.row(ix.index()).is_some())
+        };
+        let Some(own) = home(need.tenant, 0) else {
+            return true;
+        };
+        let nominal = |ix: TenantIx| {
+            let row = sums.row(ix.index());
+            row.map_or(0, |row| {
+                u128::from(row.hard_cap.unwrap_or(u64::MAX).min(row.nominal))
+            })
+        };
+        let all = (0..).map(TenantIx).take(snapshot.tenants.len());
+        let below = all.filter(|ix| sums.row(ix.index()).is_some() && home(*ix, 1) == Some(own));
+        let given: u128 = below.map(nominal).sum();
+        let mine = entries.iter().filter(|it| home(it.tenant, 0) == Some(own));
+        let used: u128 = mine.map(|it| it.amount(measure)).sum();
+        need.amount(measure) + given + used <= nominal(own) || need.amount(measure) == 0
+    });
+    parts.all(|fits| fits)
 }
 
 /// Limits on GPUs of one job and on running jobs hold upward of each placed gang.

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::units::Resources;
 
-use super::{Found, report};
+use super::{Found, ledger, report};
 use crate::model::{
-    GangShape, Held, HoldIx, HostIx, Lapse, Plan, PoolIx, Preemption, Role, Shape, Snapshot, Stage,
-    Take, TenantIx, Victim, WaitingIx, Yield,
+    GangShape, Held, HoldIx, HostIx, Lapse, Plan, PoolIx, Preemption, Role, Rule, Shape, Snapshot,
+    Stage, Take, TenantIx, Victim, WaitingIx, Yield,
 };
 use crate::preempt::holds::{Kept, keep, show};
 use crate::shapes;
@@ -24,8 +24,11 @@ pub(super) fn just(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
     let mut hit: BTreeSet<_> = before.map(|leaving| leaving.held).collect();
     let placed: BTreeSet<WaitingIx> = plan.placements.iter().map(|it| it.waiting).collect();
     let mut made_for: BTreeSet<WaitingIx> = placed;
-    for made in &plan.preemptions {
+    let mut budgets = lost_work_left(snapshot);
+    for (at, made) in plan.preemptions.iter().enumerate() {
         let gang = snapshot.waiting[made.waiting.index()].gang;
+        let is_owner = ledger::is_within_nominal(snapshot, plan, at);
+        let before = budgets.clone();
         let mut wrong = |what: String| {
             report(found, "S14", format!("room for gang {gang}: {what}"));
         };
@@ -43,8 +46,18 @@ pub(super) fn just(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
             if !hit.insert(victim.held) {
                 wrong(format!("gang {} makes room twice", held.gang));
             }
-            if let Some(what) = unlawful(snapshot, made, victim, held) {
+            if let Some(what) = unlawful(snapshot, made, victim, held, is_owner) {
                 wrong(format!("gang {} {what}", held.gang));
+            }
+            let (left, budget) = (before.get(held.tenant.index()), held.tenant.index());
+            if heeds_budgets(snapshot, made, victim, held) && left == Some(&0) {
+                wrong(format!("gang {}'s tenant has lost enough work", held.gang));
+            }
+            if let Some(budget) = budgets
+                .get_mut(budget)
+                .filter(|_| victim.rule != Rule::Reclaim)
+            {
+                *budget = budget.saturating_sub(victim.lost.into());
             }
         }
         let worth: u64 = made
@@ -65,18 +78,50 @@ fn borrowed(held: &Held) -> u64 {
     rows.map(|row| row.gpus.0).sum()
 }
 
+/// Work that each tenant may still lose in this hour: what everything it holds does in a quarter of
+/// an hour, and without a limit while it has lost nothing.
+fn lost_work_left(snapshot: &Snapshot) -> Vec<u128> {
+    let mut left = vec![0_u128; snapshot.tenants.len()];
+    for held in &snapshot.held {
+        let worth = u128::from(snapshot.flavors[held.flavor.index()].worth);
+        if let Some(sum) = left.get_mut(held.tenant.index()) {
+            *sum += u128::from(held.resources.gpus.0) * worth / 1000 * 900;
+        }
+    }
+    for (left, tenant) in left.iter_mut().zip(&snapshot.tenants) {
+        *left = match tenant.lost {
+            0 => u128::MAX,
+            lost => left.saturating_sub(lost.into()),
+        };
+    }
+    left
+}
+
+/// True when a tenant that has lost enough work is left alone. Those who are never stopped
+/// themselves do not wait for that, and neither does who takes back what it lent.
+fn heeds_budgets(snapshot: &Snapshot, made: &Preemption, victim: &Victim, held: &Held) -> bool {
+    let gang = &snapshot.waiting[made.waiting.index()];
+    let is_protected = snapshot.classes[gang.class.index()].rule.how.is_protected();
+    let leaves = held.standing.stage == Stage::Draining;
+    !is_protected && !leaves && victim.rule != Rule::Reclaim
+}
+
 /// Why the victim may not be taken; `None` when it may.
 fn unlawful(
     snapshot: &Snapshot,
     made: &Preemption,
     victim: &Victim,
     held: &Held,
+    is_owner: bool,
 ) -> Option<String> {
     let gang = &snapshot.waiting[made.waiting.index()];
     let (own, its) = (
         &snapshot.classes[gang.class.index()],
         &snapshot.classes[held.class.index()],
     );
+    if held.standing.seats.is_empty() {
+        return Some("is not known to stand anywhere".to_owned());
+    }
     if held.standing.stage == Stage::Draining {
         return None;
     }
@@ -84,9 +129,6 @@ fn unlawful(
         return Some(format!("is of class {}, which is never touched", its.name));
     }
     let borrows = borrowed(held) > 0;
-    if own.priority <= its.priority && !borrows {
-        return Some(format!("is of class {} and within its quota", its.name));
-    }
     if its.rule.is_shielded && !borrows {
         return Some("is protected by the windows of its class".to_owned());
     }
@@ -94,7 +136,17 @@ fn unlawful(
         let lender = row.lender.filter(|_| row.role == Role::Borrowed);
         lender.is_some_and(|lender| is_above(snapshot, lender, gang.tenant))
     };
-    let reclaimed = held.rows.iter().any(lender);
+    let reclaimed = is_owner && held.rows.iter().any(lender);
+    // From a lower class, unless only what is another's own would do; else from borrowers, and
+    // only for one who does not borrow itself.
+    let is_higher = own.priority > its.priority;
+    let reaches = is_owner || borrows || held.tenant == gang.tenant;
+    if !(is_higher && reaches || is_owner && borrows) {
+        return Some(format!("may not be taken: it is of class {}", its.name));
+    }
+    if victim.rule == Rule::Reclaim && !reclaimed {
+        return Some("holds nothing that was lent by the other's tenant".to_owned());
+    }
     let since = held.standing.started.unwrap_or(held.since);
     if snapshot.now.since(since) < its.rule.min_runtime && !reclaimed {
         return Some("has not run for its least time".to_owned());

@@ -24,9 +24,10 @@ pub const RECLAIMED_EVERY: Millis = Millis::seconds(24 * 3_600);
 /// A provider is expected to take a spot machine back once in this time of running: some 5 % an
 /// hour for a gang of a few machines.
 pub const SPOT_TAKEN_EVERY: Millis = Millis::seconds(20 * 3_600);
-/// What starting again costs, beside the work since the last checkpoint: images, weights, the first
-/// collective.
-pub const RESTART: Millis = Millis::seconds(10 * 60);
+/// What starting again costs, beside the work since the last checkpoint, whoever took its room:
+/// from the order to go until it trains elsewhere. Image, weights and communicators of a large job
+/// take one to five minutes, as published logs of large trainings show.
+pub const RESTART: Millis = Millis::seconds(120);
 /// Percent by which a role runs slower for each preferred level that it does not keep.
 pub const SPREAD_PERCENT: u64 = 10;
 /// Percent of their price that GPUs count which are left on the hosts it touches: room that whole

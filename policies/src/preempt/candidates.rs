@@ -3,7 +3,7 @@
 //! Owns the list, made once per kind of asker and pool in a round, and the bound that refuses a
 //! pool before anybody is looked at. Never chooses among them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::units::{MilliGpus, Resources};
@@ -11,10 +11,39 @@ use meridian_api::units::{MilliGpus, Resources};
 use super::cost;
 use super::ground::{Candidate, Ground, GroundHost, Seated};
 use super::rules::{Asker, rule};
-use crate::model::{ClassRule, Held, HeldIx, PoolIx, Rule, Shape, Snapshot};
+use crate::model::{ClassRule, Held, HeldIx, HostIx, PoolIx, Rule, Shape, Snapshot, Take};
 
-/// Hosts of a row that are spoken for in this round or by a hold.
-pub(crate) type Moved = BTreeMap<(PoolIx, u32), u32>;
+/// Hosts of a pool that look alike: their domains, size and free room.
+type Look = (Vec<String>, Resources, Resources);
+
+/// What does not look any more as the snapshot says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Moved {
+    /// Hosts of a row that are spoken for, in this round or by a hold.
+    rows: BTreeMap<(PoolIx, u32), u32>,
+    /// Which these are.
+    hosts: BTreeSet<HostIx>,
+    /// Looks of hosts that were taken in this round: nobody knows which hosts these are.
+    taken: BTreeSet<(PoolIx, Look)>,
+}
+
+impl Moved {
+    /// Notes a known host that is spoken for.
+    pub(crate) fn keep(&mut self, snapshot: &Snapshot, ix: HostIx) {
+        if let Some(host) = snapshot.hosts.get(ix.index()) {
+            *self.rows.entry((host.pool, host.shape)).or_default() += 1;
+            self.hosts.insert(ix);
+        }
+    }
+
+    /// Notes that a gang was placed on hosts that looked like this.
+    pub(crate) fn take(&mut self, pool: PoolIx, takes: &[Take]) {
+        let looks = takes
+            .iter()
+            .map(|it| (it.domains.clone(), it.allocatable, it.free));
+        self.taken.extend(looks.map(|look| (pool, look)));
+    }
+}
 
 /// Placements that may be taken.
 #[derive(Clone, Debug, Default)]
@@ -94,8 +123,10 @@ impl Candidates {
                 return false;
             };
             let key = (shape.domains.as_slice(), shape.allocatable, shape.free);
-            let gone = moved.get(&(pool, row)).copied().unwrap_or(0);
+            let gone = moved.rows.get(&(pool, row)).copied().unwrap_or(0);
+            let look = (shape.domains.clone(), shape.allocatable, shape.free);
             counts.get(&key).copied().unwrap_or(0) == shape.hosts.saturating_sub(gone)
+                && !moved.taken.contains(&(pool, look))
         };
         let mut clear: BTreeMap<u32, bool> = BTreeMap::new();
         let mut places: BTreeMap<u32, usize> = BTreeMap::new();
@@ -105,6 +136,7 @@ impl Candidates {
                     continue;
                 };
                 let may = host.pool == pool
+                    && !moved.hosts.contains(&seat.host)
                     && *clear
                         .entry(host.shape)
                         .or_insert_with(|| is_clear(host.shape));

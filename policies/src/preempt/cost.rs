@@ -5,11 +5,9 @@
 
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 
+use crate::choice::cost::RESTART;
 use crate::model::{Held, Snapshot, Stage};
 
-/// From the order to go until it trains again elsewhere: image, weights and communicators of a
-/// large job, as published logs of large trainings show (one to five minutes).
-const RESTART: Millis = Millis::seconds(120);
 /// An elastic job that goes on smaller re-forms its ring: the pods that go are charged this.
 const RESIZE: Millis = Millis::seconds(30);
 

@@ -41,6 +41,7 @@ use ground::Ground;
 use room::{Assigned, assign};
 pub(crate) use rounds::Preemptions;
 use rules::Asker;
+pub(crate) use rules::cooling;
 use search::{Area, Search};
 
 /// From the last victim's deadline to the end of a hold: the agent's kill after its grace (30 s at
@@ -50,7 +51,8 @@ const HOLD_MARGIN: Millis = Millis::seconds(60);
 const AREAS: usize = 8;
 /// Times that a search is widened when the whole gang does not fit on what one role needs.
 const WIDENINGS: u32 = 6;
-/// Placements that are looked at to free quota: each costs a walk up the tree.
+/// Placements of one tenant that are looked at to free quota, its cheapest: each costs a walk up
+/// the tree, and more than a thousand that make way for one gang are no plan.
 const QUOTA_STEPS: usize = 1024;
 
 /// What a pool offers.
@@ -137,7 +139,10 @@ impl Bid {
 fn main_role(round: &Round<'_>, ix: WaitingIx) -> Option<usize> {
     let roles = &round.gang(ix).shape.roles;
     let all = roles.iter().enumerate();
-    let sized = all.map(|(at, role)| (role.per_pod.gpus.0 * u64::from(role.min), role.per_pod, at));
+    let sized = all.map(|(at, role)| {
+        let gpus = role.per_pod.gpus.0.saturating_mul(role.min.into());
+        (gpus, role.per_pod, at)
+    });
     sized.max().map(|(_, _, at)| at)
 }
 
@@ -151,6 +156,7 @@ fn open_to(round: &Round<'_>, ix: WaitingIx) -> Vec<(PoolIx, Preference)> {
         let least = gang.shape.least();
         let may = allows_cluster(gang, source.cluster, cluster)
             && lacks(gang, source.cluster).is_none()
+            && round.copies.allows(gang.gang.job, source.cluster)
             && round.blocks.must_leave(ix, *pool, &gang.shape, &least) == 0;
         let preference = preference(snapshot, gang, source).ok().filter(|_| may)?;
         Some((*pool, preference))
@@ -413,20 +419,23 @@ fn with_quota(
     if ledger.room(tenant, place, reach).covers(need) {
         return true;
     }
-    let more = round.preemptions.for_quota(snapshot, asker);
+    let more = round.preemptions.for_quota(snapshot, asker, place);
+    let is_new = |it: &Victim| bid.victims.iter().all(|other| other.held != it.held);
+    let more: Vec<Victim> = more.into_iter().filter(is_new).collect();
+    let mut bound = ledger.clone();
+    for victim in &more {
+        give_back(snapshot, &mut bound, victim);
+    }
+    if !bound.room(tenant, place, reach).covers(need) {
+        return false;
+    }
     let mut added: Vec<Victim> = Vec::new();
-    for victim in more.into_iter().take(QUOTA_STEPS) {
-        if bid.victims.iter().any(|other| other.held == victim.held) {
-            continue;
-        }
+    for victim in more {
         give_back(snapshot, &mut ledger, &victim);
         added.push(victim);
         if ledger.room(tenant, place, reach).covers(need) {
             break;
         }
-    }
-    if !ledger.room(tenant, place, reach).covers(need) {
-        return false;
     }
     // Whoever made no difference stays: the cheap ones were added first, so the dear ones are
     // asked last whether they must go.

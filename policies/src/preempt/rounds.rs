@@ -11,12 +11,12 @@ use meridian_api::ids::{GangId, Uid};
 use super::candidates::{Candidates, Moved};
 use super::holds::{self, Kept};
 use super::rules::{Asker, budgets};
-use super::{given_up, plan};
+use super::{QUOTA_STEPS, given_up, plan};
 use crate::candidates::{is_open, preference};
 use crate::decide::Round;
 use crate::fit::{Fit, fit};
 use crate::model::{
-    ClassIx, HeldIx, Hold, HoldIx, Lapse, Lapsed, Placed, PoolIx, Preemption, Rule, Score,
+    ClassIx, HeldIx, Hold, HoldIx, Lapse, Lapsed, Place, Placed, PoolIx, Preemption, Rule, Score,
     Snapshot, TenantIx, Victim, WaitingIx, Yield,
 };
 use crate::quota::Reach;
@@ -78,15 +78,18 @@ impl Preemptions {
     /// Known hosts that do not look as their row says any more.
     fn note(&mut self, snapshot: &Snapshot, room: &[crate::model::HoldRoom]) {
         for ix in room.iter().flat_map(|part| &part.known) {
-            if let Some(host) = snapshot.hosts.get(ix.index()) {
-                *self.moved.entry((host.pool, host.shape)).or_default() += 1;
-            }
+            self.moved.keep(snapshot, *ix);
         }
     }
 
     /// The hold of a gang, or what was decided for it in this round.
     pub(crate) fn waits_for_room(&self, ix: WaitingIx) -> bool {
-        self.owners.contains_key(&ix) || self.made.iter().any(|made| made.waiting == ix)
+        self.owners.contains_key(&ix) || self.is_made(ix)
+    }
+
+    /// True when room was made for the gang in this round.
+    pub(crate) fn is_made(&self, ix: WaitingIx) -> bool {
+        self.made.iter().any(|made| made.waiting == ix)
     }
 
     /// The hold of a gang from an earlier round.
@@ -102,8 +105,12 @@ impl Preemptions {
         pool: PoolIx,
     ) -> Arc<Candidates> {
         let gang = asker.gang;
-        let evicted_by = gang.evicted_by.iter().map(|by| by.job).collect();
-        let kind = (gang.tenant, gang.class, asker.is_owner, evicted_by);
+        let kind = (
+            gang.tenant,
+            gang.class,
+            asker.is_owner,
+            asker.cooling.clone(),
+        );
         let key = (kind, pool);
         if let Some(known) = self.candidates.get(&key) {
             return Arc::clone(known);
@@ -116,11 +123,21 @@ impl Preemptions {
         made
     }
 
-    /// Placements anywhere that the gang may take to free quota, the cheapest first.
-    pub(crate) fn for_quota(&mut self, snapshot: &Snapshot, asker: &Asker<'_>) -> Vec<Victim> {
-        let pools = (0..).map(PoolIx).take(snapshot.pools.len());
+    /// Placements anywhere that could free quota in `place` for the gang, which may take them: of
+    /// each tenant its cheapest, and of all the cheapest first.
+    pub(crate) fn for_quota(
+        &mut self,
+        snapshot: &Snapshot,
+        asker: &Asker<'_>,
+        place: Place,
+    ) -> Vec<Victim> {
+        let pools: Vec<PoolIx> = (0..).map(PoolIx).take(snapshot.pools.len()).collect();
         let mut all: Vec<(u128, Victim)> = Vec::new();
-        for pool in pools.collect::<Vec<_>>() {
+        for pool in pools {
+            let stands = snapshot.place(&snapshot.pools[pool.index()]);
+            if !is_counted_with(snapshot, place, stands) {
+                continue;
+            }
             for it in self.candidates(snapshot, asker, pool).whole() {
                 let held = &snapshot.held[it.held.index()];
                 let class = &snapshot.classes[held.class.index()];
@@ -137,7 +154,19 @@ impl Preemptions {
             }
         }
         all.sort_by_key(|(density, victim)| (*density, victim.held));
-        all.into_iter().map(|(_, victim)| victim).collect()
+        let mut of_tenant = vec![0_usize; snapshot.tenants.len()];
+        let mut is_among_its_cheapest = |victim: &Victim| {
+            let tenant = snapshot.held[victim.held.index()].tenant;
+            let seen = of_tenant.get_mut(tenant.index());
+            seen.is_some_and(|seen| {
+                *seen += 1;
+                *seen <= QUOTA_STEPS
+            })
+        };
+        let victims = all.into_iter().map(|(_, victim)| victim);
+        victims
+            .filter(|victim| is_among_its_cheapest(victim))
+            .collect()
     }
 
     /// Ends a hold; what it kept is seen again.
@@ -145,6 +174,13 @@ impl Preemptions {
         self.owners.retain(|_, hold| *hold != ix);
         self.kept[ix.index()].take().unwrap_or_default()
     }
+}
+
+/// True when some quota counts what stands in both places.
+fn is_counted_with(snapshot: &Snapshot, a: Place, b: Place) -> bool {
+    let rows = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
+    let mut measures = rows.map(|row| row.measure);
+    measures.any(|measure| measure.counts(a) && measure.counts(b))
 }
 
 fn by_pool(snapshot: &Snapshot) -> Vec<Vec<HeldIx>> {
@@ -212,9 +248,24 @@ impl Round<'_> {
                 Ok(None)
             };
         };
+        // Who has not gone yet counts: there must be quota for both.
+        self.uncharge(hold);
+        let place = self.snapshot.place(source);
+        let room = self.ledger.room(gang.tenant, place, Reach::Borrowing);
+        if !room.covers(gang.shape.demand(&hold.pods)) {
+            self.charge_again(hold);
+            let state = &mut self.pools[pool.index()];
+            let again = state.keep(self.snapshot, &hold.room);
+            self.preemptions.kept[ix.index()] = Some(again);
+            return if self.snapshot.now >= hold.until {
+                Err(Lapse::Expired)
+            } else {
+                Ok(None)
+            };
+        }
+        let state = &mut self.pools[pool.index()];
         state.free = shapes::free(&state.shapes).gpus;
         self.preemptions.end(ix);
-        self.uncharge(hold);
         let gpus = gang.shape.gpus(&hold.pods);
         let score = Score {
             region_order: preference.region_order,
@@ -254,14 +305,24 @@ impl Round<'_> {
         }
     }
 
-    /// Quota of a hold, as if it had not been decided.
+    /// Quota as if the hold had not been decided: who leaves for it counts again.
     pub(crate) fn uncharge(&mut self, hold: &Hold) {
         self.ledger
             .give_back(hold.tenant, hold.place(self.snapshot), hold.resources);
+        for leaving in &hold.victims {
+            let held = &self.snapshot.held[leaving.held.index()];
+            let stood = held.place(self.snapshot);
+            self.ledger.keep(held.tenant, stood, leaving.resources);
+        }
     }
 
-    /// Charges a hold again.
+    /// Charges a hold again, in place of those who leave for it.
     pub(crate) fn charge_again(&mut self, hold: &Hold) {
+        for leaving in &hold.victims {
+            let held = &self.snapshot.held[leaving.held.index()];
+            let stood = held.place(self.snapshot);
+            self.ledger.give_back(held.tenant, stood, leaving.resources);
+        }
         self.ledger
             .keep(hold.tenant, hold.place(self.snapshot), hold.resources);
     }
@@ -278,11 +339,6 @@ impl Round<'_> {
             state.free = shapes::free(&state.shapes).gpus;
         }
         self.uncharge(hold);
-        for leaving in &hold.victims {
-            let held = &snapshot.held[leaving.held.index()];
-            let stood = held.place(snapshot);
-            self.ledger.keep(held.tenant, stood, leaving.resources);
-        }
     }
 
     /// A gang with a hold got a place elsewhere: the hold ends, and its room is seen again.
@@ -308,6 +364,9 @@ impl Round<'_> {
             return;
         }
         self.preemptions.searches += 1;
+        if reach == Reach::Nominal && self.finds_a_place_on_loan(ix, mask) {
+            return;
+        }
         let Some(made) = plan(self, ix, reach, mask) else {
             return;
         };

@@ -9,6 +9,9 @@
 //! higher than whom it takes from. What changes where one stands (quota, other work of the same
 //! tenant) could still make two take turns, which is what the cool-down is for.
 
+use std::collections::BTreeSet;
+
+use meridian_api::ids::Uid;
 use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::units::{Millis, UnixMillis};
 
@@ -36,6 +39,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) is_protected: bool,
     /// Its tenant stays within its nominal quota with it.
     pub(crate) is_owner: bool,
+    /// Jobs that made it go a moment ago.
+    pub(crate) cooling: Vec<Uid>,
 }
 
 impl<'a> Asker<'a> {
@@ -46,13 +51,18 @@ impl<'a> Asker<'a> {
             priority: class.map_or(i32::MIN, |class| class.priority),
             is_protected: class.is_some_and(|class| class.rule.how.is_protected()),
             is_owner,
+            cooling: cooling(gang, snapshot.now),
         }
     }
 }
 
-/// By which rule the gang may take the placement; `None` when it may not.
+/// By which rule the gang may take the placement; `None` when it may not. Who is not known to stand
+/// anywhere frees nothing that can be counted on.
 pub(crate) fn rule(snapshot: &Snapshot, asker: &Asker<'_>, held: &Held) -> Option<Rule> {
     let class = snapshot.classes.get(held.class.index())?;
+    if held.standing.seats.is_empty() {
+        return None;
+    }
     if held.standing.stage == Stage::Draining {
         return Some(Rule::Leaving);
     }
@@ -64,7 +74,7 @@ pub(crate) fn rule(snapshot: &Snapshot, asker: &Asker<'_>, held: &Held) -> Optio
     let shielded = class.rule.is_shielded && !borrows;
     let young = rule != Rule::Reclaim && is_young(held, &class.rule, snapshot.now);
     let hit = recent(&held.standing.evictions, snapshot.now) >= HITS_PER_HOUR;
-    (!shielded && !young && !hit && !is_cooling(asker.gang, held, snapshot.now)).then_some(rule)
+    (!shielded && !young && !hit && !asker.cooling.contains(&held.gang.job)).then_some(rule)
 }
 
 /// What gives the gang the right, protections apart.
@@ -98,9 +108,12 @@ pub(crate) fn recent(at: &[UnixMillis], now: UnixMillis) -> usize {
     at.iter().filter(|at| now.since(**at) < HOUR).count()
 }
 
-fn is_cooling(gang: &Waiting, held: &Held, now: UnixMillis) -> bool {
-    let mut by = gang.evicted_by.iter();
-    by.any(|by| by.job == held.gang.job && now.since(by.at) < COOL_DOWN)
+/// Jobs that made the gang go a moment ago: it may not make them go yet. By id, each once.
+pub(crate) fn cooling(gang: &Waiting, now: UnixMillis) -> Vec<Uid> {
+    let by = gang.evicted_by.iter();
+    let by = by.filter(|by| now.since(by.at) < COOL_DOWN);
+    let jobs: BTreeSet<Uid> = by.map(|by| by.job).collect();
+    jobs.into_iter().collect()
 }
 
 /// Work that each tenant may still lose by rules that heed its budget, in thousandths of seconds

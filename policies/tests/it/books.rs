@@ -49,7 +49,7 @@ fn shown(world: &World) -> Vec<String> {
             .map(|row| format!("{} {}", name(row), row.gpus.whole()));
         rows.collect::<Vec<_>>().join(", ")
     };
-    rows(&world.0, &[], &[]).iter().map(words).collect()
+    rows(&world.0, &[], &[], &[]).iter().map(words).collect()
 }
 
 #[test]
@@ -196,7 +196,7 @@ proptest! {
     #[test]
     fn as_much_is_lent_as_can_be((teams, rest) in teams()) {
         let world = departments(&teams, rest);
-        let rows = rows(&world.0, &[], &[]);
+        let rows = rows(&world.0, &[], &[], &[]);
         let mut lent = 0;
         for (held, rows) in world.0.held.iter().zip(&rows) {
             let sum: u64 = rows.iter().map(|row| row.gpus.0).sum();
@@ -214,11 +214,11 @@ proptest! {
     #[test]
     fn rows_that_were_written_down_stay((teams, rest) in teams()) {
         let mut world = departments(&teams, rest);
-        let first = rows(&world.0, &[], &[]);
+        let first = rows(&world.0, &[], &[], &[]);
         for (held, rows) in world.0.held.iter_mut().zip(&first) {
             held.rows.clone_from(rows);
         }
-        prop_assert_eq!(rows(&world.0, &[], &[]), first);
+        prop_assert_eq!(rows(&world.0, &[], &[], &[]), first);
     }
 
     /// S4 against a model that holds every GPU by its own row of a plain list.

@@ -420,14 +420,14 @@ fn a_bill_adds_up_from_stated_rates() {
         (cents(16_000), Millis(10 * HOUR))
     );
     let spot = bill_of(|world| world.0.pools[2].facts.capacity = PoolCapacity::Spot);
-    // Half the time between two losses; each costs ten minutes and half of the run: 10.33 h.
-    assert_eq!(spot.loss, MicroMoney(16_000_000 * 31 / 12));
+    // Half the time between two losses; each costs two minutes and half of the run: 5.03 h.
+    assert_eq!(spot.loss, MicroMoney(16_000_000 * 151 / 60));
     let saved = bill_of(|world| {
         world.0.pools[2].facts.capacity = PoolCapacity::Spot;
         world.0.waiting[0].expected.checkpoint_every = Some(Millis(HOUR / 3));
     });
-    // Ten minutes and ten minutes.
-    assert_eq!(saved.loss, MicroMoney(16_000_000 / 6));
+    // Two minutes and ten minutes.
+    assert_eq!(saved.loss, MicroMoney(16_000_000 / 10));
     let loose =
         bill_of(|world| world.0.waiting[0].shape.roles[0].per_pod = crate::builders::cards(6));
     // Two cards are left on each of two hosts, for ten hours, at one percent.

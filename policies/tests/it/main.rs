@@ -17,6 +17,7 @@ mod ground;
 mod lifecycle;
 mod nodes;
 mod preemption;
+mod preemption_rounds;
 mod queue;
 mod quota;
 mod random;

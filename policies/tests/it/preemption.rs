@@ -1,7 +1,7 @@
 //! Preemption: who makes room for whom, at what cost, and who then gets it.
 
 use meridian_api::reasons::Reason;
-use meridian_api::units::{MilliGpus, Millis, UnixMillis};
+use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::check::check;
 use meridian_policies::decide;
 use meridian_policies::explain::render;
@@ -479,4 +479,165 @@ fn the_plan_says_who_why_and_what_is_lost() {
         .build();
     elastic(&mut snapshot, "tune", 1);
     golden("preemption", &snapshot);
+}
+
+#[test]
+fn a_hold_that_ends_counts_for_nobody_in_the_same_round() {
+    // The tenant's own quota is one host: another gang of it gets it in the round in which the
+    // hold is not wanted any more, and does not borrow.
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("a", 8)], &[("b", 8)]])
+        .gang("a", |gang| gang.tenant = TenantIx(1))
+        .gang("b", |gang| {
+            (gang.tenant, gang.class) = (TenantIx(1), PROD);
+        })
+        .asks("urgent", role(1, 8), |_| {})
+        .build();
+    snapshot.tenants.push(tenant("other", None));
+    snapshot.tenants[0].quotas = vec![quota(8, None)];
+    snapshot.tenants[1].quotas = vec![quota(16, None)];
+    let mut held_for = committed(&snapshot, only(&sound(&snapshot)));
+    // The other host comes free, and who asked has gone.
+    held_for.held.pop();
+    held_for.hosts.pop();
+    let full = &mut held_for.pools[0].shapes[0];
+    full.hosts = 1;
+    let free = Shape {
+        free: full.allocatable,
+        ..full.clone()
+    };
+    held_for.pools[0].shapes.push(free);
+    held_for.waiting[0].gang = gang_id(77);
+    let plan = sound(&held_for);
+    assert_eq!(plan.lapsed[0].why, Lapse::NotWanted);
+    assert_eq!(plan.placements[0].rows[0].role, Role::Own);
+}
+
+#[test]
+fn whom_one_may_not_take_yet_another_may() {
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("a", 8)]])
+        .asks("cooling", role(1, 8), |_| {})
+        .asks("like-it", role(1, 8), |gang| {
+            gang.submitted = UnixMillis(NOW.0 + 1);
+        })
+        .build();
+    snapshot.waiting[0].evicted_by = vec![EvictedBy {
+        job: snapshot.held[0].gang.job,
+        at: UnixMillis(NOW.0 - 29 * MINUTE),
+    }];
+    assert_eq!(only(&sound(&snapshot)).waiting, WaitingIx(1));
+}
+
+#[test]
+fn quota_is_sought_where_it_can_come_from() {
+    // Any number of gangs elsewhere are cheaper, and would free nothing that counts here.
+    const STRANGERS: u32 = 1_100;
+    let mut snapshot = short_of_quota();
+    snapshot.flavors.push(Flavor {
+        name: "other".into(),
+        worth: 1,
+    });
+    let mut pool = snapshot.pools[0].clone();
+    (pool.name, pool.flavor) = ("strangers".into(), FlavorIx(1));
+    let looks = |free| Shape {
+        free,
+        ..pool.shapes[0].clone()
+    };
+    pool.shapes = vec![Shape {
+        hosts: STRANGERS,
+        ..looks(Resources::default())
+    }];
+    snapshot.pools.push(pool);
+    snapshot.tenants[0].quotas[0].measure = Measure::Gpus {
+        flavor: Some(FlavorIx(0)),
+        region: None,
+    };
+    for number in 0..STRANGERS {
+        let mut held = snapshot.held[0].clone();
+        let host = HostIx(u32::try_from(snapshot.hosts.len()).expect("a small table"));
+        held.gang = gang_id(10_000 + u128::from(number));
+        (held.flavor, held.pool) = (FlavorIx(1), Some(PoolIx(1)));
+        held.standing.seats[0].host = host;
+        snapshot.hosts.push(HostRow {
+            pool: PoolIx(1),
+            shape: 0,
+        });
+        snapshot.held.push(held);
+    }
+    snapshot.waiting[0].flavors = vec![Accepted {
+        flavor: FlavorIx(0),
+        speed: 1000,
+    }];
+    assert_eq!(names(&snapshot, only(&sound(&snapshot))), ["a"]);
+}
+
+#[test]
+fn who_is_not_seen_anywhere_is_asked_nothing() {
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("seen", 8)], &[("unseen", 8)], &[]])
+        .gang("seen", |gang| gang.class = PROD)
+        .asks("urgent", role(1, 8), |_| {})
+        .build();
+    snapshot.tenants[0].quotas = vec![quota(16, Some(0))];
+    let unseen = find(&snapshot, "unseen");
+    snapshot.held[unseen.index()].standing.seats.clear();
+    let plan = sound(&snapshot);
+    assert_eq!((plan.placements.len(), plan.preemptions.len()), (0, 0));
+}
+
+/// What the checker says of a plan for the room that `change` makes of a sound one.
+fn blames(mut snapshot: Snapshot, change: impl FnOnce(&mut Snapshot)) -> Vec<String> {
+    let plan = sound(&snapshot);
+    assert_eq!(plan.preemptions.len(), 1);
+    change(&mut snapshot);
+    let wrong = check(&snapshot, &plan);
+    let unjust = wrong.into_iter().filter(|it| it.invariant == "S14");
+    unjust.map(|it| it.message).collect()
+}
+
+#[test]
+fn the_checker_knows_the_rules_by_itself() {
+    let lent = || {
+        let mut snapshot = Ground::new()
+            .cluster("c1")
+            .pool("main", &[&[("a", 8)]])
+            .gang("a", |gang| {
+                gang.class = LONG;
+                gang.rows = borrowed(8, 1);
+            })
+            .asks("own", role(1, 8), |gang| {
+                gang.tenant = TenantIx(1);
+                gang.class = BATCH;
+            })
+            .build();
+        snapshot.tenants = vec![tenant("borrower", None), tenant("lender", None)];
+        snapshot.tenants[0].quotas = vec![quota(0, None)];
+        snapshot.tenants[1].quotas = vec![quota(8, None)];
+        snapshot
+    };
+    // A borrower takes from no borrower of a higher class.
+    let said = blames(lent(), |snapshot| snapshot.tenants[1].quotas[0].nominal = 0);
+    assert!(said[0].contains("may not be taken"), "{said:?}");
+    // Who lent nothing does not take it back.
+    let said = blames(lent(), |snapshot| snapshot.held[0].rows[0].lender = None);
+    assert!(said[0].contains("nothing that was lent"), "{said:?}");
+    let lower = || {
+        Ground::new()
+            .cluster("c1")
+            .pool("main", &[&[("a", 8)]])
+            .asks("next", role(1, 8), |gang| gang.class = ELASTIC)
+            .build()
+    };
+    let said = blames(lower(), |snapshot| {
+        snapshot.tenants[0].lost = 8_000 * 900;
+    });
+    assert!(said[0].contains("lost enough"), "{said:?}");
+    let said = blames(lower(), |snapshot| {
+        snapshot.held[0].standing.seats.clear();
+    });
+    assert!(said[0].contains("not known to stand"), "{said:?}");
 }

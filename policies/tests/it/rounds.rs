@@ -130,7 +130,7 @@ fn one_more(snapshot: &Snapshot, plan: &Plan, position: usize) -> Option<Plan> {
             rows: Vec::new(),
             score,
         });
-        let mut rows = books::rows(snapshot, &more.placements, &[]);
+        let mut rows = books::rows(snapshot, &more.placements, &[], &[]);
         let planned = rows.split_off(snapshot.held.len());
         for (placed, rows) in more.placements.iter_mut().zip(planned) {
             placed.rows = rows;
