@@ -1,8 +1,13 @@
 //! Bench `kube`: gangs on one real API server with a thousand fake GPU nodes, placed by the agent
 //! under a hub's decisions, beside single pods that Kubernetes' own scheduler places there.
 //!
-//! Owns the runs and their figures. Both sides make and bind the same number of equal pods, one
-//! side after the other, on the same cluster; ours makes each four of them whole or not at all.
+//! Owns the runs and their figures. Each side makes and binds the same number of pods that ask for
+//! the same, one side after the other, on the same cluster, from the first request to the last
+//! binding. Ours begins with the submit of jobs to a hub, which writes them down and decides, and
+//! makes each four pods whole or not at all, with an owner object, a gate and a Service. The peer
+//! begins with the making of the pods, and binds them one by one: once the very pods that ours
+//! made, with the same Service for each four (who runs such a gang without us makes these, too),
+//! and once pods with nothing but a container.
 
 #[allow(dead_code, reason = "each bench uses its part of what is common")]
 #[path = "../common/mod.rs"]
@@ -10,15 +15,18 @@ mod common;
 mod federation;
 mod peer;
 mod pods;
+mod server;
 
-use anyhow::Context as _;
+use meridian_api::units::Millis;
 use meridian_e2e::member::{MemberCluster, MemberOptions, Scheduling};
 use serde_json::{Map, json};
 
 use crate::common::measure::{Stopwatch, median, own_cpu};
 use crate::common::{Arguments, Report, float, round};
 use crate::federation::Federation;
+use crate::peer::Model;
 use crate::pods::Pods;
+use crate::server::Server;
 
 /// Pods of each gang.
 const PODS: usize = 4;
@@ -41,7 +49,20 @@ struct Size {
 struct Side {
     bound_ms: f64,
     server_cpu_s: f64,
+    reads: f64,
+    writes: f64,
     own_cpu_s: f64,
+}
+
+/// The sides of all runs.
+#[derive(Default)]
+struct Sides {
+    /// Gangs by the agent.
+    ours: Vec<Side>,
+    /// Pods like theirs, one by one, by kube-scheduler.
+    alike: Vec<Side>,
+    /// Slim pods, one by one, by kube-scheduler.
+    slim: Vec<Side>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -67,6 +88,8 @@ async fn run(arguments: Arguments, size: Size) -> anyhow::Result<()> {
         fake_nodes: size.nodes,
         gpus_per_node: GPUS_PER_NODE,
         scheduling: Scheduling::Kubernetes,
+        // As kubelets do when nothing changes, each fake node writes its status every five minutes.
+        node_grace: Millis::seconds(900),
         ..MemberOptions::default()
     })
     .await?;
@@ -74,25 +97,31 @@ async fn run(arguments: Arguments, size: Size) -> anyhow::Result<()> {
     let gpus = u64::from(size.nodes) * u64::from(GPUS_PER_NODE);
     federation.counted(gpus).await?;
     let pods = size.gangs * PODS;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut sides = Sides::default();
     for turn in 0..arguments.runs {
         let submit = federation.submit(turn, size.gangs);
-        ours.push(side(&cluster, pods, submit).await?);
+        sides.ours.push(side(&cluster, pods, submit).await?);
+        let model = Model::take(&cluster).await?;
         federation.clear(gpus).await?;
-        let create = peer::create(&cluster, turn, pods);
-        theirs.push(side(&cluster, pods, create).await?);
+        let create = peer::create(&cluster, turn, pods, Some(&model));
+        sides.alike.push(side(&cluster, pods, create).await?);
+        peer::clear(&cluster).await?;
+        let create = peer::create(&cluster, turn, pods, None);
+        sides.slim.push(side(&cluster, pods, create).await?);
         peer::clear(&cluster).await?;
         println!(
-            "run {}: {} gangs bound in {:.0} ms, {pods} single pods by kube-scheduler in {:.0} ms",
+            "run {}: {} gangs bound in {:.0} ms; by kube-scheduler one by one {pods} such pods in \
+             {:.0} ms, {pods} slim pods in {:.0} ms",
             turn + 1,
             size.gangs,
-            ours[turn].bound_ms,
-            theirs[turn].bound_ms,
+            sides.ours[turn].bound_ms,
+            sides.alike[turn].bound_ms,
+            sides.slim[turn].bound_ms,
         );
     }
     federation.stop().await?;
     cluster.stop().await?;
-    report(size, &ours, &theirs);
+    report(size, &sides);
     Ok(())
 }
 
@@ -103,65 +132,46 @@ async fn side(
     work: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<Side> {
     let mut watch = Pods::watch(cluster.client()).await?;
-    let (server, own) = (server_cpu(cluster).await?, own_cpu());
+    let (before, own) = (Server::ask(cluster).await?, own_cpu());
     let stopwatch = Stopwatch::start();
     // At once: the API server ends the watch of who does not read it.
     tokio::try_join!(work, watch.bound(pods))?;
     let bound_ms = stopwatch.millis();
+    let after = Server::ask(cluster).await?;
     let side = Side {
         bound_ms,
-        server_cpu_s: server_cpu(cluster).await? - server,
+        server_cpu_s: after.cpu_s - before.cpu_s,
+        reads: after.reads - before.reads,
+        writes: after.writes - before.writes,
         own_cpu_s: own_cpu() - own,
     };
     watch.judge(pods, u64::from(GPUS_PER_NODE), GPUS)?;
     Ok(side)
 }
 
-/// CPU seconds of the API server, as it counts them itself.
-async fn server_cpu(cluster: &MemberCluster) -> anyhow::Result<f64> {
-    let request = http::Request::get("/metrics").body(Vec::new())?;
-    let metrics = cluster.client().request_text(request).await?;
-    let line = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix("process_cpu_seconds_total "));
-    Ok(line.context("the API server counts its CPU")?.parse()?)
-}
-
-fn report(size: Size, ours: &[Side], theirs: &[Side]) {
-    let millis = |sides: &[Side]| sides.iter().map(|side| side.bound_ms).collect::<Vec<_>>();
-    let (our_ms, their_ms) = (median(&millis(ours)), median(&millis(theirs)));
-    let pods = float(size.gangs * PODS);
-    let server = |sides: &[Side]| {
-        median(
-            &sides
-                .iter()
-                .map(|side| side.server_cpu_s)
-                .collect::<Vec<_>>(),
-        )
+fn report(size: Size, sides: &Sides) {
+    let of = |side: &[Side], figure: fn(&Side) -> f64| {
+        median(&side.iter().map(figure).collect::<Vec<_>>())
     };
-    let own = median(&ours.iter().map(|side| side.own_cpu_s).collect::<Vec<_>>());
+    let Sides { ours, alike, slim } = sides;
+    let millis = |side: &[Side]| of(side, |side| side.bound_ms);
+    let (pods, gangs) = (float(size.gangs * PODS), float(size.gangs));
     let mut figures = Map::new();
-    figures.insert("pods_per_s".to_owned(), round(pods * 1000.0 / our_ms));
-    figures.insert(
-        "gangs_per_s".to_owned(),
-        round(float(size.gangs) * 1000.0 / our_ms),
-    );
-    figures.insert("kube_scheduler_ms".to_owned(), round(their_ms));
-    figures.insert(
-        "kube_scheduler_pods_per_s".to_owned(),
-        round(pods * 1000.0 / their_ms),
-    );
-    figures.insert(
-        "speed_over_kube_scheduler".to_owned(),
-        round(their_ms / our_ms),
-    );
-    figures.insert("apiserver_cpu_s".to_owned(), round(server(ours)));
-    figures.insert(
-        "apiserver_cpu_s_kube_scheduler".to_owned(),
-        round(server(theirs)),
-    );
+    let mut note = |name: &str, figure: f64| figures.insert(name.to_owned(), round(figure));
+    note("pods_per_s", pods * 1000.0 / millis(ours));
+    note("gangs_per_s", gangs * 1000.0 / millis(ours));
+    note("speed_over_kube_scheduler", millis(alike) / millis(ours));
+    note("speed_over_slim_pods", millis(slim) / millis(ours));
+    for (name, side) in [("", ours), ("_alike", alike), ("_slim", slim)] {
+        note(&format!("bound_ms{name}"), millis(side));
+        let cpu = of(side, |side| side.server_cpu_s);
+        note(&format!("apiserver_cpu_s{name}"), cpu);
+        note(&format!("reads{name}"), of(side, |side| side.reads));
+        note(&format!("writes{name}"), of(side, |side| side.writes));
+        note(&format!("own_cpu_s{name}"), of(side, |side| side.own_cpu_s));
+    }
     // What the peer's run cost the server per write is what a write costs on this machine.
-    let write_ms = server(theirs) * 1000.0 / (pods * WRITES_PER_POD);
+    let write_ms = of(alike, |side| side.server_cpu_s / side.writes) * 1000.0;
     let floor = pods * WRITES_PER_POD * write_ms / float(cores());
     Report {
         name: "kube",
@@ -169,11 +179,11 @@ fn report(size: Size, ours: &[Side], theirs: &[Side]) {
             "nodes": size.nodes, "gangs": size.gangs, "pods": size.gangs * PODS,
             "gpus_per_pod": GPUS, "runs": ours.len(),
         }),
-        runs_ms: millis(ours),
-        cpu_s: own,
+        runs_ms: ours.iter().map(|side| side.bound_ms).collect(),
+        cpu_s: of(ours, |side| side.own_cpu_s),
         limit: json!({
             "what": "CPU of the API server for three writes a pod, ms", "figure": round(floor),
-            "distance": round(our_ms / floor),
+            "distance": round(millis(ours) / floor),
         }),
         // A side whose work was not right has ended the bench.
         valid: true,

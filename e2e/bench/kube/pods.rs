@@ -17,7 +17,7 @@ use crate::PODS;
 /// Namespace of the pods of both sides.
 pub(crate) const NAMESPACE: &str = "research";
 /// The label by which the agent names the gang of a pod.
-const GANG: &str = "meridian.dev/gang";
+pub(crate) const GANG: &str = "meridian.dev/gang";
 /// Everything is bound by then; the slowest run seen took a minute.
 const BOUND_WITHIN: Millis = Millis::seconds(600);
 

@@ -53,7 +53,7 @@ impl FakeNodes {
         options: &MemberOptions,
     ) -> Result<Self, MemberError> {
         let config = place.folder().join("kwok/stages.yaml");
-        write(&config, STAGES)?;
+        write(&config, &stages(options))?;
         let flags = [
             (
                 "kubeconfig",
@@ -89,6 +89,15 @@ impl FakeNodes {
     pub(super) fn memory(&self) -> MemoryUse {
         MemoryUse::of(&self.kwok)
     }
+}
+
+/// The behaviours. A node beats after three to four tenths of its grace: often enough not to be
+/// called lost, and as seldom as that allows, since each beat is a write and an event.
+fn stages(options: &MemberOptions) -> String {
+    let grace = options.node_grace.0;
+    STAGES
+        .replace("BEAT_AFTER", &(grace / 10 * 3).to_string())
+        .replace("BEAT_BY", &(grace / 10 * 4).to_string())
 }
 
 /// A host of eight-GPU servers' usual size.

@@ -46,9 +46,9 @@ impl KubernetesBackend {
 
     async fn try_to_bind(&self, order: &GangOrder) -> Result<(), BackendError> {
         let gang = order.key.gang;
-        let namespace = order.terms.namespace.as_str();
-        self.settle_in(gang, namespace, Whose::Ours);
-        let held = self.read_owner(namespace, gang).await?;
+        let is_known = self.home(gang).is_some();
+        self.settle_in(gang, &order.terms.namespace, Whose::Ours);
+        let held = self.holder(order, is_known).await?;
         if let Some(held) = &held
             && resumes(order, held)?.complete
         {
@@ -62,11 +62,15 @@ impl KubernetesBackend {
         let owner = if let Some(owner) = held {
             owner
         } else {
-            self.nothing_else(order).await?;
             site.check_room(order, |_| false)?;
             site.check_resources(order)?;
             self.prepare(order, &manifests, &devices).await?;
-            self.claim(order, &manifests).await?
+            let owner = self.claim(order, &manifests).await?;
+            // A life that this one knows nothing of may have made it, and more.
+            if resumes(order, &owner)?.complete {
+                return Ok(());
+            }
+            owner
         };
         let done = self.make_and_bind(order, &manifests, &owner).await;
         if let Err(BackendError::Invalid(_) | BackendError::Denied(_)) = &done {
@@ -89,18 +93,31 @@ impl KubernetesBackend {
         self.bind_pods(order, made).await
     }
 
-    /// A gang without an owner object may still have pods: an owner that somebody removed.
-    async fn nothing_else(&self, order: &GangOrder) -> Result<(), BackendError> {
-        let api: Api<Pod> = self.cluster.within(&order.terms.namespace);
-        let of_gang = ListParams::default().labels(&names::of_gang(order.key.gang));
+    /// The owner object of the gang, if there is one. It is not asked for when this life has never
+    /// met the gang and it has no pods: should it be there all the same, the claim finds it. Pods
+    /// without an owner object, which somebody removed, are a conflict.
+    async fn holder(
+        &self,
+        order: &GangOrder,
+        is_known: bool,
+    ) -> Result<Option<ConfigMap>, BackendError> {
+        let (gang, namespace) = (order.key.gang, order.terms.namespace.as_str());
+        if is_known && let Some(owner) = self.read_owner(namespace, gang).await? {
+            return Ok(Some(owner));
+        }
+        let api: Api<Pod> = self.cluster.within(namespace);
+        let of_gang = ListParams::default().labels(&names::of_gang(gang));
         let (pods, _) = self.cluster.list(&api, &of_gang).await?;
-        let held = pods.iter().find_map(|pod| {
+        let left = pods.iter().find_map(|pod| {
             let key = names::key(pod.metadata.labels.as_ref()?)?;
             Some((key, slip(pod).map_or(0, |slip| slip.attempt)))
         });
-        held.map_or(Ok(()), |(held, attempt)| {
-            Err(BackendError::Conflict { held, attempt })
-        })
+        let Some((held, attempt)) = left else {
+            return Ok(None);
+        };
+        let owner = self.read_owner(namespace, gang).await?;
+        let owner = owner.ok_or(BackendError::Conflict { held, attempt })?;
+        Ok(Some(owner))
     }
 
     /// Makes the owner object. Who makes it has the gang.

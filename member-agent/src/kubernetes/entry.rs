@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use serde_json::{Value, json};
 
 use super::bind::slip;
 use super::doubt::{self, Missing};
@@ -29,6 +30,8 @@ pub(super) struct Entry {
 /// Its owner object.
 pub(super) struct Owner {
     pub(super) uid: String,
+    /// Its version when it was shown.
+    version: String,
     pub(super) namespace: String,
     pub(super) record: Record,
     /// User code may start.
@@ -56,11 +59,21 @@ impl Owner {
     pub(super) fn of(config: &ConfigMap, record: Record) -> Self {
         Self {
             uid: config.metadata.uid.clone().unwrap_or_default(),
+            version: config.metadata.resource_version.clone().unwrap_or_default(),
             namespace: config.metadata.namespace.clone().unwrap_or_default(),
             open: is_open(config),
             members: record.members().into_iter().collect(),
             record,
         }
+    }
+
+    /// The patch that opens its gate and says that the order was done, if it is still as it was
+    /// shown.
+    pub(super) fn opening(&self) -> Value {
+        json!({
+            "metadata": {"uid": self.uid, "resourceVersion": self.version},
+            "data": self.record.opened(&self.uid),
+        })
     }
 }
 

@@ -6,12 +6,12 @@
 //! with a process. Never starts or stops a gang.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::Api;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::Value;
 
-use super::KubernetesBackend;
 use super::client::{Trouble, found};
 use super::options::Step;
-use super::record::{Record, is_open};
+use super::{KubernetesBackend, names};
 use crate::backend::GangKey;
 
 /// One chore.
@@ -42,10 +42,28 @@ pub(super) enum Chore {
     },
 }
 
+impl Chore {
+    /// The gang whose gate it opens.
+    pub(super) fn opens(&self) -> Option<GangKey> {
+        match self {
+            Self::Open { key, .. } => Some(*key),
+            Self::Collect { .. } | Self::Bury { .. } => None,
+        }
+    }
+}
+
 impl KubernetesBackend {
-    pub(super) async fn attend(&self, chore: &Chore) -> Result<(), Trouble> {
+    /// Does a chore. `opening` is the patch that opens the gate of its gang.
+    pub(super) async fn attend(
+        &self,
+        chore: &Chore,
+        opening: Option<Value>,
+    ) -> Result<(), Trouble> {
         match chore {
-            Chore::Open { key, namespace } => self.open_gate(*key, namespace).await,
+            Chore::Open { key, namespace } => match opening {
+                Some(opening) => self.open_gate(*key, namespace, &opening).await,
+                None => Ok(()),
+            },
             Chore::Collect { key } => self.collect(*key).await,
             Chore::Bury {
                 key,
@@ -56,24 +74,25 @@ impl KubernetesBackend {
         }
     }
 
-    /// Lets user code start, in one write that compares the owner object's version: it is refused
-    /// when a stop was marked meanwhile, and a stop that is marked after it finds it done. Every
-    /// member is admitted, hence bound, so it also says that the order was done.
-    async fn open_gate(&self, key: GangKey, namespace: &str) -> Result<(), Trouble> {
-        let Some(mut owner) = self.read_owner(namespace, key.gang).await? else {
-            return Ok(());
-        };
-        let Some(mut record) = Record::read(&owner) else {
-            return Ok(());
-        };
-        if record.key != key || record.stopping || is_open(&owner) {
-            return Ok(());
-        }
-        record.complete = true;
-        record.write(&mut owner);
-        record.open(&mut owner);
+    /// Lets user code start, in one write that compares the owner object's version with the one
+    /// that was shown: it is refused when a stop was marked meanwhile, and a stop that is marked
+    /// after it finds it done. Every member is admitted, hence bound, so it also says that the
+    /// order was done.
+    async fn open_gate(
+        &self,
+        key: GangKey,
+        namespace: &str,
+        opening: &Value,
+    ) -> Result<(), Trouble> {
         let api: Api<ConfigMap> = self.cluster.within(namespace);
-        match self.cluster.replace(&api, &owner).await {
+        let name = names::owner(key.gang);
+        let params = PatchParams {
+            field_manager: Some(names::MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(opening);
+        let opened = api.patch_metadata(&name, &params, &patch);
+        match self.cluster.call(opened).await {
             Ok(_) => {}
             // Whatever it was is seen in a moment, and judged again.
             Err(Trouble::Changed | Trouble::NotFound) => return Ok(()),

@@ -272,6 +272,12 @@ impl Index {
         self.chores.values().flatten()
     }
 
+    /// The patch that opens the gate of a gang.
+    pub(super) fn opening(&self, key: GangKey) -> Option<serde_json::Value> {
+        let owner = self.gangs.get(&key)?.owner.as_ref()?;
+        Some(owner.opening())
+    }
+
     fn chores_of(&self, key: GangKey, now: BootMillis) -> BTreeSet<Chore> {
         let mut chores = BTreeSet::new();
         let Some(entry) = self.gangs.get(&key) else {

@@ -137,6 +137,18 @@ impl Record {
         data.insert(gate, self.peers());
     }
 
+    /// The data by which an owner object with this UID says that every step was done, and opens
+    /// its gate.
+    pub(super) fn opened(&self, uid: &str) -> BTreeMap<String, String> {
+        let done = Self {
+            complete: true,
+            ..self.clone()
+        };
+        let mut data = done.data();
+        data.insert(names::gate(uid), self.peers());
+        data
+    }
+
     fn peers(&self) -> String {
         let peer = |member: Member| {
             let role = &self.roles[member.role].name;

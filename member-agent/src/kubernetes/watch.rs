@@ -200,8 +200,9 @@ impl Watch {
             let chore = chore.clone();
             self.busy.insert(chore.clone());
             let backend = self.backend.clone();
+            let opening = chore.opens().and_then(|key| self.index.opening(key));
             let work = async move {
-                let done = backend.attend(&chore).await;
+                let done = backend.attend(&chore, opening).await;
                 (chore, done)
             };
             self.under_way.push(work.boxed());
