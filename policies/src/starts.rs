@@ -6,19 +6,51 @@
 use std::collections::BTreeMap;
 
 use meridian_api::reasons::Reason;
-use meridian_api::units::{MilliGpus, UnixMillis};
+use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 
 use crate::decide::{Round, places};
-use crate::model::{Cause, Estimate, FlavorIx, Snapshot, WaitingIx};
+use crate::model::{Cause, Estimate, FlavorIx, Held, Snapshot, WaitingIx};
 use crate::shapes;
-use crate::slots::ends;
+
+/// Work that has run for so long is taken to run for this part of it again, at the soonest: of run
+/// times that are spread over magnitudes (tail index 1), one in seventeen ends within it.
+const AGAIN: u64 = 16;
+/// And never less: a start takes about as long.
+const LEAST_AGAIN: Millis = Millis::seconds(60);
 
 /// One flavor: what comes free when, and what is asked for by those before.
 struct Stream {
     free: MilliGpus,
-    /// Ends with everything that is free by then, and whether all of them are known.
-    freed: Vec<(UnixMillis, MilliGpus, bool)>,
-    ahead: MilliGpus,
+    /// Ends at the soonest, with everything that is free by then.
+    freed: Vec<(UnixMillis, MilliGpus)>,
+    /// When all that runs has ended, if all of it says when.
+    last: Option<UnixMillis>,
+    /// Asked for by those before, by the magnitude of what each asks.
+    ahead: [MilliGpus; MAGNITUDES],
+}
+
+impl Stream {
+    /// What has to come free for a gang: what it needs, and what those before it need that are no
+    /// larger than it. Larger ones are passed by whoever fits beside them.
+    fn wanted(&self, need: MilliGpus) -> MilliGpus {
+        let no_larger = self.ahead[..=magnitude(need)].iter();
+        no_larger.fold(need, |sum, ahead| sum.saturating_add(*ahead))
+    }
+}
+
+/// Magnitudes of what a gang asks for: powers of two of thousandths of a GPU.
+const MAGNITUDES: usize = u64::BITS as usize + 1;
+
+fn magnitude(need: MilliGpus) -> usize {
+    (u64::BITS - need.0.leading_zeros()) as usize
+}
+
+/// When it ends at the soonest that is worth telling, and at the latest if it says so.
+fn end(snapshot: &Snapshot, held: &Held) -> (UnixMillis, Option<UnixMillis>) {
+    let again = Millis(snapshot.now.since(held.since).0 / AGAIN).max(LEAST_AGAIN);
+    let soonest = snapshot.now.after(again);
+    let last = held.ends.map(|ends| ends.max(snapshot.now));
+    (last.map_or(soonest, |last| last.min(soonest)), last)
 }
 
 /// Estimates for a queue, asked for in its order.
@@ -34,20 +66,24 @@ impl Starts {
             let stream = streams.entry(pool.flavor).or_insert(Stream {
                 free: MilliGpus::ZERO,
                 freed: Vec::new(),
-                ahead: MilliGpus::ZERO,
+                last: Some(snapshot.now),
+                ahead: [MilliGpus::ZERO; MAGNITUDES],
             });
             stream.free = stream.free.saturating_add(free);
         }
-        for (end, known, ix) in ends(snapshot, |_| true) {
-            let held = &snapshot.held[ix];
-            if let Some(stream) = streams.get_mut(&held.flavor) {
-                let (sum, all_known) = stream
-                    .freed
-                    .last()
-                    .map_or((stream.free, true), |(_, sum, known)| (*sum, *known));
-                let sum = sum.saturating_add(held.resources.gpus);
-                stream.freed.push((end, sum, all_known && known));
-            }
+        let mut ends: Vec<_> = snapshot
+            .held
+            .iter()
+            .map(|held| (end(snapshot, held), held.flavor, held.resources.gpus))
+            .collect();
+        ends.sort_unstable();
+        for ((soonest, last), flavor, gpus) in ends {
+            let Some(stream) = streams.get_mut(&flavor) else {
+                continue;
+            };
+            let sum = stream.freed.last().map_or(stream.free, |(_, sum)| *sum);
+            stream.freed.push((soonest, sum.saturating_add(gpus)));
+            stream.last = stream.last.zip(last).map(|(one, other)| one.max(other));
         }
         Self { streams }
     }
@@ -59,9 +95,8 @@ impl Starts {
         ix: WaitingIx,
         reasons: &[Cause],
     ) -> Option<Estimate> {
-        if let Some(slot) = round.slot_of(ix) {
-            return Some(slot.start);
-        }
+        // A slot is a promise of the latest start, and not of the soonest.
+        let slot = round.slot_of(ix).map(|slot| slot.start);
         let for_room = |cause: &Cause| {
             matches!(
                 cause.reason,
@@ -76,7 +111,7 @@ impl Starts {
                 && matches!(cause.reason, Reason::NeverPlaceable | Reason::ExceedsQuota)
         };
         if !reasons.iter().any(for_room) || reasons.iter().any(never) {
-            return None;
+            return slot;
         }
         let gang = round.gang(ix);
         let need = gang.shape.gpus(&gang.shape.least());
@@ -85,18 +120,22 @@ impl Starts {
         flavors.dedup();
         let soonest = flavors.into_iter().filter_map(|flavor| {
             let stream = self.streams.get(&flavor)?;
-            let wanted = stream.ahead.saturating_add(need);
-            let after = stream.freed.partition_point(|(_, sum, _)| *sum < wanted);
-            let (earliest, _, known) = *stream.freed.get(after)?;
+            let wanted = stream.wanted(need);
+            let after = stream.freed.partition_point(|(_, sum)| *sum < wanted);
+            let (earliest, _) = *stream.freed.get(after)?;
             // Whoever ends last has left room for all, if it is enough for this many.
-            let last = stream.freed.last().filter(|(_, _, known)| *known);
-            let latest = last.filter(|_| known).map(|(at, _, _)| *at);
-            Some((earliest, flavor, latest))
+            Some((earliest, flavor, stream.last))
         });
-        let (earliest, flavor, latest) = soonest.min()?;
+        let Some((earliest, flavor, latest)) = soonest.min() else {
+            return slot;
+        };
         if let Some(stream) = self.streams.get_mut(&flavor) {
-            stream.ahead = stream.ahead.saturating_add(need);
+            let ahead = &mut stream.ahead[magnitude(need)];
+            *ahead = ahead.saturating_add(need);
         }
-        Some(Estimate { earliest, latest })
+        Some(Estimate {
+            earliest: slot.map_or(earliest, |slot| slot.earliest.min(earliest)),
+            latest: slot.map_or(latest, |slot| slot.latest),
+        })
     }
 }

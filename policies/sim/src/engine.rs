@@ -18,7 +18,7 @@ use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::check::Violation;
 use meridian_policies::history::{History, use_of};
-use meridian_policies::model::{Held, Placed, Plan, Snapshot, Standing};
+use meridian_policies::model::{Estimate, Held, Placed, Plan, Snapshot, Standing};
 
 use crate::meters::{Meters, TypicalPods};
 use crate::room::{NotThere, Room, Seat};
@@ -112,6 +112,8 @@ pub struct Run {
     pub losses: u32,
     /// Reason of the newest refusal.
     pub reason: Option<Reason>,
+    /// When it was first said that it may start.
+    pub told: Option<Estimate>,
 }
 
 /// What a simulation came to.
@@ -468,7 +470,11 @@ impl<'a> Engine<'a> {
             let reason = first.unwrap_or(Reason::PendingEvaluation);
             let kind = &self.gangs.list[gang as usize].kind;
             self.refused.insert(*kind, reason);
-            self.outcome.runs[gang as usize].reason = Some(reason);
+            let run = &mut self.outcome.runs[gang as usize];
+            run.reason = Some(reason);
+            if run.started.is_none() {
+                run.told = run.told.or(unplaced.start);
+            }
             let meters = &mut self.outcome.meters;
             meters.block(reason, row.tenant, row.job_gpus);
         }

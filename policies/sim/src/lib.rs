@@ -26,6 +26,6 @@ pub use engine::Options;
 pub use fleet::Fleet;
 pub use rules::Rules;
 pub use scenario::{Alone, Scenario, SimulationError};
-pub use summary::Summary;
+pub use summary::{StartsTold, Summary};
 pub use trace::{HostsUp, Job};
 pub use world::{Stranger, World};

@@ -135,6 +135,45 @@ pub struct BlockedSummary {
     pub never_started: u64,
 }
 
+/// How gangs started against what they were first told, of those that were told and did start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StartsTold {
+    /// Before the earliest instant that they were told.
+    pub sooner: u64,
+    /// Within the span that they were told; a span may be open to the end.
+    pub within: u64,
+    /// After the latest instant that they were told.
+    pub later: u64,
+    /// By how much, of the sooner ones.
+    pub sooner_by: Spread,
+    /// By how much, of the later ones.
+    pub later_by: Spread,
+}
+
+impl StartsTold {
+    fn of(runs: &[Run]) -> Self {
+        let (mut sooner, mut later, mut within) = (Vec::new(), Vec::new(), 0);
+        let both = runs.iter().filter_map(|run| run.started.zip(run.told));
+        for (started, told) in both {
+            if started < told.earliest {
+                sooner.push(told.earliest.since(started).0);
+            } else if let Some(latest) = told.latest.filter(|latest| started > *latest) {
+                later.push(started.since(latest).0);
+            } else {
+                within += 1;
+            }
+        }
+        Self {
+            sooner: sooner.len() as u64,
+            within,
+            later: later.len() as u64,
+            sooner_by: Spread::of(sooner),
+            later_by: Spread::of(later),
+        }
+    }
+}
+
 /// What a simulation came to. The same input gives the same bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -185,6 +224,8 @@ pub struct Summary {
     pub instants: u64,
     /// Decisions that were asked for.
     pub rounds: u64,
+    /// Starts against what was said of them.
+    pub starts: StartsTold,
     /// Each tenant against a private cluster of its own quota, when that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Vec<Sharing>>,
@@ -290,6 +331,7 @@ pub(crate) fn summarise(world: &World, gangs: &Gangs, jobs: &[Job], outcome: &Ou
         longest_queue: meters.most_waiting,
         instants: outcome.instants,
         rounds: outcome.rounds,
+        starts: StartsTold::of(&outcome.runs),
         sharing: None,
     }
 }

@@ -123,7 +123,7 @@ impl Summary {
                 self.rounds, self.instants, self.longest_queue,
             ),
         ];
-        for line in lines {
+        for line in lines.into_iter().chain(self.starts_to_text()) {
             text.push_str(&line);
             text.push('\n');
         }
@@ -142,6 +142,22 @@ impl Summary {
         self.blocked_to_text(&mut text);
         self.sharing_to_text(&mut text);
         text
+    }
+
+    fn starts_to_text(&self) -> Option<String> {
+        let starts = &self.starts;
+        let told = starts.sooner + starts.within + starts.later;
+        (told > 0).then(|| {
+            format!(
+                "told        {told} gangs when they may start: {} started then, {} sooner (by {} \
+                 at p90), {} later (by {})",
+                starts.within,
+                starts.sooner,
+                span(starts.sooner_by.p90_ms),
+                starts.later,
+                span(starts.later_by.p90_ms),
+            )
+        })
     }
 
     fn tenants_to_text(&self, text: &mut String) {

@@ -5,7 +5,7 @@
 use meridian_api::document;
 use meridian_sim::engine::{Checks, Rounds};
 use meridian_sim::trace::{HostsUp, Job, read_hosts, read_jobs};
-use meridian_sim::{Alone, Fleet, Options, Rules, Scenario, Summary};
+use meridian_sim::{Alone, Fleet, Options, Rules, Scenario, StartsTold, Summary};
 
 const CLASSES: &str = "
 apiVersion: meridian.dev/v1alpha1
@@ -64,6 +64,8 @@ fn run(rules: &Rules, fleet: &Fleet, jobs: &[Job], hosts: &[HostsUp], alone: Alo
     let always = scenario(Rounds::Always).run().expect("it runs");
     let bare = |summary: &Summary| Summary {
         rounds: 0,
+        // Whoever arrives between two rounds is told nothing.
+        starts: StartsTold::default(),
         blocked: Vec::new(),
         ..summary.clone()
     };

@@ -1,4 +1,4 @@
-//! Two days of the Philly table, every plan checked.
+//! Some days of the Philly table: every plan checked, and every promise of a start.
 //!
 //! Owns what the slice must keep; the whole table is `make simulate-trace`. Never times anything.
 
@@ -38,4 +38,25 @@ fn two_days_are_simulated_within_the_invariants() {
         .run()
         .expect("it ran before");
     assert_eq!(checked, again, "the same input gives the same summary");
+}
+
+#[test]
+fn gangs_start_within_the_span_that_they_were_told() {
+    // Two busy days on half the fleet that they would need.
+    let prepared = philly::prepare(48, 2, 200).expect("the table is whole");
+    let scenario = Scenario {
+        rules: &prepared.rules,
+        fleet: &prepared.fleet,
+        trace: prepared.name,
+        jobs: &prepared.jobs,
+        hosts: &[],
+        options: Options::default(),
+        alone: Alone::Skipped,
+    };
+    let starts = scenario.run().expect("it runs").starts;
+    let told = starts.sooner + starts.within + starts.later;
+    assert!(told > 500, "{starts:?}");
+    // What runs says when it ends at the latest, and most of it ends long before.
+    assert!(starts.within * 4 >= told * 3, "{starts:?}");
+    assert!(starts.later * 100 <= told, "{starts:?}");
 }
