@@ -59,6 +59,16 @@ pub(crate) struct Preference {
     pub(crate) transfer: Millis,
 }
 
+/// What of a preference the cost of a place depends on: speed, and data that comes from elsewhere.
+pub(crate) type Rate = (u32, MicroMoney, Millis);
+
+impl Preference {
+    /// Equal where the same hardware costs the same.
+    pub(crate) const fn rate(&self) -> Rate {
+        (self.speed, self.egress, self.transfer)
+    }
+}
+
 /// True when the job may run in the cluster by its own rules.
 pub(crate) fn allows_cluster(gang: &Waiting, ix: ClusterIx, cluster: &Cluster) -> bool {
     (gang.regions.is_empty() || gang.regions.contains(&cluster.region))

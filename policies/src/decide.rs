@@ -4,36 +4,31 @@
 //! those after it. Never writes, waits or asks: what is not in the snapshot is not known.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use meridian_api::kinds::workload_class::CapacityType;
-use meridian_api::units::{MilliGpus, Resources};
 
 use crate::books;
-use crate::candidates::{
-    Preference, allows_cluster, choice, is_open, lacks, preference, preference_with,
-};
+use crate::candidates::choice;
 use crate::causes;
 use crate::choice::copies::Copies;
-use crate::choice::cost::{Fitted, bill};
 use crate::choice::others::Others;
 use crate::choice::overflow;
 use crate::choice::standing::Standings;
-use crate::fit::{Fit, fit};
+use crate::fit::Fit;
 use crate::history::use_of;
-use crate::kinds::{Kind, kinds};
+use crate::kinds::{Kind, Kinds};
 use crate::model::{
-    HeldIx, HoldRoom, Lapsed, Place, Placed, Plan, Pool, PoolIx, Preemption, Regraded, Score,
-    Shape, Snapshot, Use, Waiting, WaitingIx,
+    HeldIx, Lapsed, Placed, Plan, PoolIx, Preemption, Regraded, Shape, Snapshot, Use, Waiting,
+    WaitingIx,
 };
-use crate::order::Queue;
+use crate::order::{Order, Queue};
+use crate::place::Places;
+use crate::pools::PoolState;
 use crate::preempt::Preemptions;
-use crate::preempt::holds::{self, Kept};
 use crate::quota::{Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
-use crate::shapes;
 use crate::shares::Shares;
-use crate::sizes::largest;
 use crate::slots::{Mask, Slot, slots, without};
 
 /// Decides one round.
@@ -54,14 +49,18 @@ use crate::slots::{Mask, Slot, slots, without};
 pub fn decide(snapshot: &Snapshot) -> Plan {
     let mut round = Round::new(snapshot);
     let mut shares = Shares::new(snapshot);
+    let order = Order::new(snapshot);
     let mut placements = round.settle_holds();
-    let has_place: BTreeSet<WaitingIx> = placements.iter().map(|placed| placed.waiting).collect();
-    let mut left: Vec<WaitingIx> = (0..).map(WaitingIx).take(snapshot.waiting.len()).collect();
-    left.retain(|ix| !has_place.contains(ix));
+    let mut left = vec![true; snapshot.waiting.len()];
+    for placed in &placements {
+        left[placed.waiting.index()] = false;
+    }
+    let mut passed_over = Vec::new();
     for reach in [Reach::Nominal, Reach::Borrowing] {
-        let mut failed = BTreeSet::new();
-        let mut passed_over = Vec::new();
-        let mut queue = Queue::new(snapshot, &mut shares, &left);
+        let mut failed = Failed::new(round.kinds.looks().len());
+        passed_over = Vec::with_capacity(snapshot.waiting.len());
+        let tried = left.clone();
+        let mut queue = Queue::new(snapshot, &mut shares, &order, &tried);
         while let Some(ix) = queue.next() {
             let Some(placed) = round.try_place(ix, reach, &mut failed) else {
                 passed_over.push(ix);
@@ -72,12 +71,11 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
                 failed.clear();
             }
             queue.charge(round.gang(ix).tenant, round.worth(&placed));
+            left[ix.index()] = false;
             placements.push(placed);
         }
-        left = passed_over;
     }
-    // Stable, so each part keeps the order of the queue.
-    left.sort_by_key(|ix| round.borrows(*ix));
+    let left = round.borrowers_last(passed_over);
     let unplaced = causes::explain(&mut round, &left);
     let returning = overflow::returns(&round);
     let Preemptions { made, lapsed, .. } = round.preemptions;
@@ -117,29 +115,25 @@ fn write_rows(
         .collect()
 }
 
-/// What a decision knows of one pool.
-pub(crate) struct PoolState {
-    pub(crate) shapes: Vec<Shape>,
-    pub(crate) free: MilliGpus,
-    /// Grows with each placement there.
-    version: u32,
+/// Kinds of gangs that could not be placed in one turn.
+struct Failed {
+    kinds: BTreeSet<(Kind, Mask)>,
+    /// The same by look, for gangs without a slot: most of a long queue is told by this alone.
+    looks: Vec<bool>,
 }
 
-impl PoolState {
-    /// Takes room out of what anybody sees; says what was taken.
-    pub(crate) fn keep(&mut self, snapshot: &Snapshot, room: &[HoldRoom]) -> Vec<Kept> {
-        let kept = holds::keep(snapshot, &mut self.shapes, room);
-        self.free = shapes::free(&self.shapes).gpus;
-        self.version += 1;
-        kept
+impl Failed {
+    fn new(looks: usize) -> Self {
+        Self {
+            kinds: BTreeSet::new(),
+            looks: vec![false; looks],
+        }
     }
-}
 
-/// Answer of the last search for one shape of gang in one pool.
-struct Remembered {
-    version: u32,
-    budget: Resources,
-    found: Option<(Vec<u32>, Fit)>,
+    fn clear(&mut self) {
+        self.kinds.clear();
+        self.looks.fill(false);
+    }
 }
 
 /// State of one round.
@@ -147,16 +141,17 @@ pub(crate) struct Round<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) ledger: Ledger<'a>,
     pub(crate) pools: Vec<PoolState>,
-    pub(crate) open: Vec<PoolIx>,
+    pub(crate) places: Places,
     pub(crate) preemptions: Preemptions,
     /// Placements so far.
     pub(crate) placed: u32,
-    pub(crate) kinds: Vec<Kind>,
-    /// Ordinal of the gang's shape, equal shapes to which reservations mean the same being one.
-    pub(crate) shape_of: Vec<u32>,
-    remembered: BTreeMap<(u32, PoolIx, Mask), Remembered>,
+    pub(crate) kinds: Kinds,
+    /// Slots that those of a look must leave alone, within each reach.
+    masks: [Vec<Option<Mask>>; 2],
     /// What is kept for the oldest; `None` where the owner has its place.
     slots: Vec<Option<Slot>>,
+    /// Gangs with a slot.
+    owners: Vec<bool>,
     pub(crate) standings: Standings,
     pub(crate) copies: Copies,
     pub(crate) others: Others,
@@ -165,33 +160,30 @@ pub(crate) struct Round<'a> {
 
 impl<'a> Round<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
-        let state = |pool: &Pool| {
-            let shapes = shapes::canonical(&pool.shapes);
-            PoolState {
-                free: shapes::free(&shapes).gpus,
-                shapes,
-                version: 0,
-            }
-        };
         let blocks = Blocks::new(snapshot);
-        let (kinds, shape_of) = kinds(snapshot, &blocks);
+        let kinds = Kinds::new(snapshot, &blocks);
         let ledger = Ledger::new(snapshot);
         let slots = slots(snapshot, &ledger, &blocks, &kinds);
-        let mut pools: Vec<PoolState> = snapshot.pools.iter().map(state).collect();
+        let mut pools: Vec<PoolState> = snapshot.pools.iter().map(PoolState::new).collect();
+        let (asks, shapes) = kinds.counts();
+        let mut owners = vec![false; snapshot.waiting.len()];
+        for slot in &slots {
+            owners[slot.owner.index()] = true;
+        }
         Self {
             snapshot,
+            places: Places::new(snapshot, &ledger, asks, shapes),
             ledger,
             slots: slots.into_iter().map(Some).collect(),
+            owners,
             preemptions: Preemptions::new(snapshot, &mut pools),
             placed: 0,
             pools,
-            open: open_pools(snapshot),
             standings: Standings::new(snapshot),
             copies: Copies::new(snapshot),
             others: Others::new(snapshot),
+            masks: [(); 2].map(|()| vec![None; kinds.looks().len()]),
             kinds,
-            shape_of,
-            remembered: BTreeMap::new(),
             blocks,
         }
     }
@@ -210,23 +202,27 @@ impl<'a> Round<'a> {
 
     /// Places the gang if it can be placed within `reach`. `failed` holds the kinds of gangs that
     /// could not, for the same reach.
-    fn try_place(
-        &mut self,
-        ix: WaitingIx,
-        reach: Reach,
-        failed: &mut BTreeSet<(Kind, Mask)>,
-    ) -> Option<Placed> {
+    fn try_place(&mut self, ix: WaitingIx, reach: Reach, failed: &mut Failed) -> Option<Placed> {
+        let look = self.kinds.look(ix);
+        let owns_slot = self.owners[ix.index()];
+        if failed.looks[look] && !owns_slot {
+            return None;
+        }
         let gang = self.gang(ix);
         let per_job = gpus_per_job(&self.snapshot.tenants, gang.tenant);
-        let barred = gang.suspended
-            || (reach == Reach::Borrowing && !self.may_borrow(gang))
+        let is_barred = (reach == Reach::Borrowing && !self.may_borrow(gang))
             || self.ledger.exhausted(gang.tenant, Reach::Nominal).is_some()
-            || per_job.is_some_and(|(_, limit)| gang.job_gpus > limit)
-            || self.ledger.job_limit(gang.tenant, gang.gang.job).is_some();
-        let kind = self.kinds[ix.index()];
-        let mask = self.mask(ix, reach);
-        let has_room_made = self.preemptions.is_made(ix);
-        if barred || has_room_made || failed.contains(&(kind, mask)) {
+            || per_job.is_some_and(|(_, limit)| gang.job_gpus > limit);
+        let kind = self.kinds.of(ix).kind;
+        let mask = self.mask_of(ix, reach);
+        if is_barred || failed.kinds.contains(&(kind, mask)) {
+            failed.looks[look] |= !owns_slot;
+            return None;
+        }
+        if gang.suspended
+            || self.preemptions.is_made(ix)
+            || self.ledger.job_limit(gang.tenant, gang.gang.job).is_some()
+        {
             return None;
         }
         let hold = self.preemptions.hold_of(ix);
@@ -246,14 +242,14 @@ impl<'a> Round<'a> {
             if let Some(hold) = own {
                 self.charge_again(hold);
             } else if !self.preemptions.waits_for_room(ix) {
-                failed.insert((kind, mask));
+                failed.kinds.insert((kind, mask));
             }
             return None;
         };
         self.commit(ix, pool, &pods, &found);
         if let Some(hold) = hold {
             self.leave_hold(hold);
-            self.remembered.clear();
+            self.places.forget();
         }
         let cluster = snapshot.pools[pool.index()].cluster;
         self.copies.placed(gang.gang.job, cluster);
@@ -276,7 +272,7 @@ impl<'a> Round<'a> {
         if !self.may_borrow(self.gang(ix)) {
             return false;
         }
-        let (own, lent) = (mask, self.mask(ix, Reach::Borrowing));
+        let (own, lent) = (mask, self.mask_of(ix, Reach::Borrowing));
         self.give_back_quota(own);
         self.keep_quota(lent);
         let found = self.best(ix, Reach::Borrowing, lent).is_some();
@@ -284,6 +280,23 @@ impl<'a> Round<'a> {
         self.keep_quota(own);
         self.count_copies(ix, Reach::Nominal);
         found
+    }
+
+    /// The same gangs, those that fit in their tenant's nominal quota first; each part keeps its
+    /// order.
+    fn borrowers_last(&mut self, gangs: Vec<WaitingIx>) -> Vec<WaitingIx> {
+        let mut known = vec![None; self.kinds.looks().len()];
+        let (mut own, mut borrowers) = (Vec::with_capacity(gangs.len()), Vec::new());
+        for ix in gangs {
+            let borrows = &mut known[self.kinds.look(ix)];
+            if *borrows.get_or_insert_with(|| self.borrows(ix)) {
+                borrowers.push(ix);
+            } else {
+                own.push(ix);
+            }
+        }
+        own.append(&mut borrowers);
+        own
     }
 
     /// True when the gang may stand on others' quota.
@@ -301,6 +314,20 @@ impl<'a> Round<'a> {
         binding.fold(0, |mask, (bit, _)| mask | (1 << bit))
     }
 
+    /// The same, from memory for gangs without a slot: all that look alike have one answer.
+    pub(crate) fn mask_of(&mut self, ix: WaitingIx, reach: Reach) -> Mask {
+        if self.owners[ix.index()] {
+            return self.mask(ix, reach);
+        }
+        let (look, turn) = (self.kinds.look(ix), usize::from(reach == Reach::Borrowing));
+        if let Some(known) = self.masks[turn][look] {
+            return known;
+        }
+        let mask = self.mask(ix, reach);
+        self.masks[turn][look] = Some(mask);
+        mask
+    }
+
     /// The slots of a mask.
     pub(crate) fn bound(&self, mask: Mask) -> impl Iterator<Item = (Mask, &Slot)> {
         let slots = self.slots.iter().enumerate();
@@ -310,6 +337,9 @@ impl<'a> Round<'a> {
 
     /// The slot of a gang, if it has one.
     pub(crate) fn slot_of(&self, ix: WaitingIx) -> Option<&Slot> {
+        if !self.owners[ix.index()] {
+            return None;
+        }
         self.slots.iter().flatten().find(|slot| slot.owner == ix)
     }
 
@@ -319,7 +349,7 @@ impl<'a> Round<'a> {
     }
 
     /// The bits of a mask that matter in a pool.
-    fn bits_in(&self, pool: PoolIx, mask: Mask) -> Mask {
+    pub(crate) fn bits_in(&self, pool: PoolIx, mask: Mask) -> Mask {
         self.kept_in(pool, mask)
             .fold(0, |bits, (bit, _)| bits | bit)
     }
@@ -346,232 +376,27 @@ impl<'a> Round<'a> {
         let own = slots.find(|slot| slot.as_ref().is_some_and(|slot| slot.owner == ix));
         let closed = own.and_then(Option::take).is_some();
         if closed {
-            self.remembered.clear();
+            self.places.forget();
+            self.masks.iter_mut().for_each(|masks| masks.fill(None));
         }
         closed
     }
 
     /// Room of a pool as those see it who must leave these slots alone.
     pub(crate) fn seen(&self, pool: PoolIx, mask: Mask) -> Cow<'_, [Shape]> {
-        let all = Cow::Borrowed(self.pools[pool.index()].shapes.as_slice());
+        let all = Cow::Borrowed(self.pools[pool.index()].rows());
         self.kept_in(pool, mask)
             .fold(all, |rows, (_, slot)| Cow::Owned(without(&rows, slot)))
-    }
-
-    /// The best place for the gang within `reach`.
-    fn best(
-        &mut self,
-        ix: WaitingIx,
-        reach: Reach,
-        mask: Mask,
-    ) -> Option<(PoolIx, Score, Vec<u32>, Fit)> {
-        let gang = self.gang(ix);
-        let least = gang.shape.demand(&gang.shape.least());
-        let most = gang.shape.demand(&gang.shape.most());
-        let mut budgets: BTreeMap<Place, Resources> = BTreeMap::new();
-        let mut best: Option<(PoolIx, Score)> = None;
-        self.count_copies(ix, reach);
-        for place in 0..self.open.len() {
-            let pool = self.open[place];
-            let source = &self.snapshot.pools[pool.index()];
-            let cluster = &self.snapshot.clusters[source.cluster.index()];
-            if !allows_cluster(gang, source.cluster, cluster)
-                || lacks(gang, source.cluster).is_some()
-                || !self.copies.allows(gang.gang.job, source.cluster)
-                || !self.others.allow(self.snapshot, gang, source.cluster)
-            {
-                continue;
-            }
-            let standing = self
-                .standings
-                .of(self.snapshot, gang.choice, source.cluster);
-            let Ok(preference) = preference_with(self.snapshot, gang, source, || standing) else {
-                continue;
-            };
-            let place = self.snapshot.place(source);
-            let budget = *budgets.entry(place).or_insert_with(|| {
-                let room = self.ledger.room(gang.tenant, place, reach);
-                least_of(room, most)
-            });
-            if !budget.covers(least) {
-                continue;
-            }
-            let Some(score) = self.score((ix, reach, mask), pool, budget, &preference) else {
-                continue;
-            };
-            // Pools come by name, so between equals the first name wins.
-            let better = |least: &Score| {
-                score
-                    < Score {
-                        pool,
-                        ..least.clone()
-                    }
-            };
-            if best.as_ref().is_none_or(|(_, least)| better(least)) {
-                best = Some((pool, score));
-            }
-        }
-        let (pool, score) = best?;
-        let key = (self.shape_of[ix.index()], pool, self.bits_in(pool, mask));
-        let remembered = self.remembered.get(&key)?;
-        let (pods, found) = remembered.found.clone()?;
-        Some((pool, score, pods, found))
-    }
-
-    fn score(
-        &mut self,
-        (ix, reach, mask): (WaitingIx, Reach, Mask),
-        pool: PoolIx,
-        budget: Resources,
-        preference: &Preference,
-    ) -> Option<Score> {
-        let free = self.pools[pool.index()].free;
-        let (snapshot, gang) = (self.snapshot, self.gang(ix));
-        let most = gang.shape.gpus(&gang.shape.most());
-        let (pods, found) = self.find(ix, pool, mask, budget)?;
-        let gpus = gang.shape.gpus(pods);
-        let fitted = Fitted {
-            most,
-            gpus,
-            preferences_missed: found.preferences_missed,
-            left_on_hosts: found.left_on_hosts,
-            reach,
-        };
-        let source = &snapshot.pools[pool.index()];
-        let worth = snapshot.flavors[source.flavor.index()].worth;
-        let bill = bill(gang, &source.facts, worth, preference, fitted);
-        Some(Score {
-            shunned: preference.shunned,
-            region_order: preference.region_order,
-            wishes_missed: preference.wishes_missed,
-            flavor_first: preference.flavor_first,
-            measure: bill.measured_by(choice(snapshot, gang).objective),
-            flavor_order: preference.flavor_order,
-            short_of_max: most.saturating_sub(gpus).0,
-            preferences_missed: found.preferences_missed,
-            left_on_hosts: found.left_on_hosts.0,
-            left_in_pool: free.saturating_sub(gpus).0,
-            pool,
-            bill,
-        })
-    }
-
-    /// The largest size of the gang within `budget` that fits in the pool, from memory where
-    /// nothing has changed there.
-    fn find(
-        &mut self,
-        ix: WaitingIx,
-        pool: PoolIx,
-        mask: Mask,
-        budget: Resources,
-    ) -> Option<&(Vec<u32>, Fit)> {
-        let state = &self.pools[pool.index()];
-        let gang = &self.gang(ix).shape;
-        let key = (self.shape_of[ix.index()], pool, self.bits_in(pool, mask));
-        let known = self
-            .remembered
-            .get(&key)
-            .is_some_and(|last| match last.found {
-                // The smallest size did not fit, whatever the budget, and room only shrinks.
-                None => true,
-                Some(_) => last.version == state.version && last.budget == budget,
-            });
-        if !known {
-            let levels = &self.snapshot.pools[pool.index()].levels;
-            let seen = self.seen(pool, mask);
-            let fits = |pods: &[u32]| {
-                let demand = gang.demand(pods);
-                if !budget.covers(demand) || demand.gpus > state.free {
-                    return None;
-                }
-                let rows = self.blocks.view(ix, pool, (gang, pods), &seen)?;
-                fit(levels, &rows, gang, pods)
-            };
-            let found = largest(gang, fits);
-            let entry = Remembered {
-                version: state.version,
-                budget,
-                found,
-            };
-            self.remembered.insert(key, entry);
-        }
-        self.remembered.get(&key)?.found.as_ref()
     }
 
     pub(crate) fn commit(&mut self, ix: WaitingIx, pool: PoolIx, pods: &[u32], found: &Fit) {
         let gang = self.gang(ix);
         let place = self.snapshot.place(&self.snapshot.pools[pool.index()]);
         let demand = gang.shape.demand(pods);
-        let state = &mut self.pools[pool.index()];
-        state.shapes = shapes::subtract(&state.shapes, &gang.shape, &found.takes)
-            .expect("a fit takes from the shapes it was made for");
-        state.free = state.free.saturating_sub(demand.gpus);
-        state.version += 1;
+        self.pools[pool.index()].take(&gang.shape, found, demand.gpus);
         self.placed += 1;
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
         self.blocks.add(ix, pool, &gang.shape, pods);
         self.preemptions.moved.take(pool, &found.takes);
-    }
-
-    /// True when the gang, in its smallest size, goes beyond its tenant's nominal quota wherever it
-    /// could go.
-    fn borrows(&self, ix: WaitingIx) -> bool {
-        let gang = self.gang(ix);
-        let least = gang.shape.demand(&gang.shape.least());
-        let within = |place: Place| {
-            let room = self.ledger.room(gang.tenant, place, Reach::Nominal);
-            room.covers(least)
-        };
-        !places(self.snapshot, gang).into_iter().any(within)
-    }
-
-    /// True when the gang, in its smallest size, would have fitted in the pool at the round's
-    /// start.
-    pub(crate) fn fitted_at_start(&self, ix: WaitingIx, pool: PoolIx) -> bool {
-        let source = &self.snapshot.pools[pool.index()];
-        let gang = &self.gang(ix).shape;
-        self.pools[pool.index()].version > 0
-            && fit(&source.levels, &source.shapes, gang, &gang.least()).is_some()
-    }
-}
-
-/// Pools of clusters that take new work, by the names of cluster and pool.
-fn open_pools(snapshot: &Snapshot) -> Vec<PoolIx> {
-    let open = |ix: &PoolIx| {
-        let pool = &snapshot.pools[ix.index()];
-        is_open(&snapshot.clusters[pool.cluster.index()])
-    };
-    let mut pools: Vec<PoolIx> = (0..)
-        .map(PoolIx)
-        .take(snapshot.pools.len())
-        .filter(open)
-        .collect();
-    pools.sort_by_key(|ix| {
-        let pool = &snapshot.pools[ix.index()];
-        (
-            snapshot.clusters[pool.cluster.index()].name.as_str(),
-            pool.name.as_str(),
-        )
-    });
-    pools
-}
-
-/// Where the gang's quota may be counted: the hardware and regions of all pools that it may use,
-/// closed ones too.
-pub(crate) fn places(snapshot: &Snapshot, gang: &Waiting) -> BTreeSet<Place> {
-    let may_use = |pool: &&Pool| {
-        let cluster = &snapshot.clusters[pool.cluster.index()];
-        allows_cluster(gang, pool.cluster, cluster) && preference(snapshot, gang, pool).is_ok()
-    };
-    let pools = snapshot.pools.iter().filter(may_use);
-    pools.map(|pool| snapshot.place(pool)).collect()
-}
-
-/// The smaller of each component.
-fn least_of(a: Resources, b: Resources) -> Resources {
-    Resources {
-        gpus: a.gpus.min(b.gpus),
-        cpu: a.cpu.min(b.cpu),
-        memory: a.memory.min(b.memory),
     }
 }

@@ -5,10 +5,11 @@
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Resources};
 
-use crate::fit::{HOST, fit, most_pods};
+use crate::fit::{Ground, HOST, fits_on, most_pods_on};
 use crate::model::{Amounts, GangShape, RoleShape, Shape};
 use crate::rules::{Wishes, want};
 use crate::shapes;
+use crate::tree::Tree;
 
 /// Why a gang does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,60 +30,89 @@ pub fn fits_when_empty(
     gang: &GangShape,
     pods: &[u32],
 ) -> bool {
-    fit(levels, &shapes::emptied(shapes), gang, pods).is_some()
+    let mut emptied = Ground::with(levels, shapes, |row| row.allocatable);
+    fits_on(&mut emptied, levels, gang, pods)
 }
 
 /// Why `pods` pods per role of `gang`, which do not fit on `shapes`, do not.
 #[must_use]
 pub fn diagnose(levels: &[String], shapes: &[Shape], gang: &GangShape, pods: &[u32]) -> Diagnosis {
-    let need = gang.demand(pods);
-    let free = shapes::free(shapes);
-    let total = shapes::allocatable(shapes);
-    let amounts = Amounts {
-        need: need.gpus,
-        free: free.gpus,
-        limit: total.gpus,
+    let ground = Ground::new(levels, shapes);
+    let site = Site {
+        tree: &ground.tree,
+        free: shapes::free(shapes),
+        total: shapes::allocatable(shapes),
     };
-    if !fits_when_empty(levels, shapes, gang, pods) {
-        let emptied = shapes::emptied(shapes);
-        let message = format!(
-            "{}, even when empty",
-            shortage(levels, &emptied, gang, pods)
-        );
-        return Diagnosis {
-            reason: Reason::NeverPlaceable,
-            amounts,
-            message,
-        };
+    if fits_when_empty(levels, shapes, gang, pods) {
+        return site.lacks_room(levels, gang, pods);
     }
-    let enough = if need.gpus > MilliGpus::ZERO {
-        free.gpus >= need.gpus
-    } else {
-        free.covers(need)
-    };
-    let reason = if enough {
-        Reason::Fragmented
-    } else {
-        Reason::WaitingForCapacity
-    };
-    let words = shortage(levels, shapes, gang, pods);
-    let message = format!("{words}, {} free in all", cards(free.gpus));
+    let emptied = Ground::with(levels, shapes, |row| row.allocatable);
+    let message = format!(
+        "{}, even when empty",
+        shortage(levels, &emptied.tree, gang, pods)
+    );
     Diagnosis {
-        reason,
-        amounts,
+        reason: Reason::NeverPlaceable,
+        amounts: site.amounts(gang.demand(pods)),
         message,
     }
 }
 
+/// Hosts on which a gang does not fit.
+pub(crate) struct Site<'a> {
+    /// Their tree.
+    pub(crate) tree: &'a Tree,
+    /// Free on all of them.
+    pub(crate) free: Resources,
+    /// Size of all of them.
+    pub(crate) total: Resources,
+}
+
+impl Site<'_> {
+    fn amounts(&self, need: Resources) -> Amounts {
+        Amounts {
+            need: need.gpus,
+            free: self.free.gpus,
+            limit: self.total.gpus,
+        }
+    }
+
+    /// Why a gang that would fit if they were empty does not.
+    pub(crate) fn lacks_room(
+        &self,
+        levels: &[String],
+        gang: &GangShape,
+        pods: &[u32],
+    ) -> Diagnosis {
+        let need = gang.demand(pods);
+        let enough = if need.gpus > MilliGpus::ZERO {
+            self.free.gpus >= need.gpus
+        } else {
+            self.free.covers(need)
+        };
+        let reason = if enough {
+            Reason::Fragmented
+        } else {
+            Reason::WaitingForCapacity
+        };
+        let words = shortage(levels, self.tree, gang, pods);
+        Diagnosis {
+            reason,
+            amounts: self.amounts(need),
+            message: format!("{words}, {} free in all", cards(self.free.gpus)),
+        }
+    }
+}
+
 /// What is missing, from the first role that does not fit by itself.
-fn shortage(levels: &[String], shapes: &[Shape], gang: &GangShape, pods: &[u32]) -> String {
+fn shortage(levels: &[String], tree: &Tree, gang: &GangShape, pods: &[u32]) -> String {
     for (role, &count) in gang.roles.iter().zip(pods) {
         if let Err(impossible) = want(levels, role, count, Wishes::Dropped) {
             return impossible.to_string();
         }
-        let most = most_pods(levels, shapes, role, count);
+        let most = most_pods_on(tree, levels, role, count);
         if most < count {
-            return role_shortage(levels, shapes, role, count, most);
+            return role_shortage(levels, tree, role, count, most);
         }
     }
     let gpus = cards(gang.gpus(pods));
@@ -94,7 +124,7 @@ fn shortage(levels: &[String], shapes: &[Shape], gang: &GangShape, pods: &[u32])
 
 fn role_shortage(
     levels: &[String],
-    shapes: &[Shape],
+    tree: &Tree,
     role: &RoleShape,
     count: u32,
     most: u32,
@@ -110,9 +140,8 @@ fn role_shortage(
         let preposition = if level == HOST { "on" } else { "in" };
         within = format!("{within}, each {pods} {preposition} one {level}");
     }
-    let own_host = shapes
-        .iter()
-        .all(|shape| shape.allocatable.times(each) <= 1);
+    let mut kinds = tree.kinds().iter().filter(|kind| kind.hosts > 0);
+    let own_host = kinds.all(|kind| kind.allocatable.times(each) <= 1);
     let wish = if own_host && role.required.as_deref() != Some(HOST) {
         let hosts = if count == 1 { "host" } else { "hosts" };
         format!("needs {count} {hosts} with {}{within}", free_words(each))
@@ -140,7 +169,7 @@ fn role_shortage(
         ..role.clone()
     };
     let gpus_alone =
-        each.gpus > MilliGpus::ZERO && most_pods(levels, shapes, &by_gpus, count) > most;
+        each.gpus > MilliGpus::ZERO && most_pods_on(tree, levels, &by_gpus, count) > most;
     let other = if gpus_alone {
         format!(
             " (GPUs alone would do for more; each needs {} too)",

@@ -136,7 +136,7 @@ fn render_unplaced(text: &mut String, snapshot: &Snapshot, position: usize, entr
         text,
         format_args!("  {position}. {}", name(snapshot, entry.waiting)),
     );
-    for cause in &entry.reasons {
+    for cause in entry.reasons.iter() {
         line(text, format_args!("    {}", cause_line(snapshot, cause)));
     }
     if let Some(start) = entry.start {

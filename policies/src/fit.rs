@@ -4,13 +4,14 @@
 //! the hub, which sees shapes, as `nodes` does it for the agent. Never chooses hosts itself (see
 //! `pick` and `packing`).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use meridian_api::units::{MilliGpus, Resources};
 
 use crate::model::{GangShape, RoleShape, Shape, Take};
 use crate::packing::{Step, pack};
-use crate::pick::{Scope, Want, most};
+use crate::pick::{Scope, most};
 pub use crate::rules::HOST;
 use crate::rules::{Wishes, want};
 use crate::tree::{DomainIx, Tree};
@@ -28,23 +29,36 @@ pub struct Fit {
 }
 
 /// Shapes as a tree.
+#[derive(Clone)]
 pub(crate) struct Ground<'a> {
     pub(crate) tree: Tree,
     /// Domain names of each innermost domain of the tree.
-    names: Vec<&'a [String]>,
+    names: Vec<Cow<'a, [String]>>,
+    /// The innermost domains, by name.
+    inner: Vec<DomainIx>,
 }
 
 impl<'a> Ground<'a> {
     /// Rows may come in any order. One that names fewer domains than there are levels is in no
     /// domain of the others.
     pub(crate) fn new(levels: &[String], shapes: &'a [Shape]) -> Self {
+        Self::with(levels, shapes, |row| row.free)
+    }
+
+    /// The same, as if each host had as much room as `free` says.
+    pub(crate) fn with(
+        levels: &[String],
+        shapes: &'a [Shape],
+        free: impl Fn(&Shape) -> Resources,
+    ) -> Self {
         let mut rows: Vec<&Shape> = shapes.iter().filter(|row| row.hosts > 0).collect();
         rows.sort_unstable();
         let named = rows.iter().map(|row| row.domains.len()).max();
         let depth = named.unwrap_or(0).max(levels.len());
         let mut tree = Tree::new(depth, Typical::default());
-        let mut names: Vec<&'a [String]> = vec![&[]];
+        let mut names: Vec<Cow<'a, [String]>> = vec![Cow::Borrowed(&[])];
         let mut path = vec![DomainIx::POOL];
+        let mut inner = Vec::new();
         let mut last: Option<&[String]> = None;
         for (row, label) in rows.into_iter().zip(1_u64..) {
             let domains = row.domains.as_slice();
@@ -53,13 +67,64 @@ impl<'a> Ground<'a> {
             for at in shared..depth {
                 let ix = tree.add_domain(path[at], label, at < domains.len());
                 path.push(ix);
-                names.push(domains);
+                names.push(Cow::Borrowed(domains));
+            }
+            if last != Some(domains) {
+                inner.push(path[depth]);
             }
             last = Some(domains);
-            let kind = tree.kind_of(row.allocatable, row.free);
+            let kind = tree.kind_of(row.allocatable, free(row));
             tree.add_hosts(path[depth], kind, row.hosts);
         }
-        Self { tree, names }
+        Self { tree, names, inner }
+    }
+
+    /// Equal for grounds that look the same, names apart.
+    pub(crate) fn looks(&self) -> u64 {
+        self.tree.domain(DomainIx::POOL).looks
+    }
+
+    /// The same, for longer than the rows live.
+    pub(crate) fn into_owned(self) -> Ground<'static> {
+        let names = self.names.into_iter();
+        Ground {
+            names: names.map(|it| Cow::Owned(it.into_owned())).collect(),
+            tree: self.tree,
+            inner: self.inner,
+        }
+    }
+
+    /// Takes the room of `takes`, which were found on it; `gang` tells what a pod of each role
+    /// uses. False, with the ground in no order, when they were not.
+    #[must_use]
+    pub(crate) fn apply(&mut self, gang: &GangShape, takes: &[Take]) -> bool {
+        takes
+            .iter()
+            .all(|take| self.apply_one(gang, take).is_some())
+    }
+
+    fn apply_one(&mut self, gang: &GangShape, take: &Take) -> Option<()> {
+        let role = gang.roles.get(take.role as usize)?;
+        let used = role.per_pod.checked_mul(u64::from(take.pods_per_host))?;
+        let left = take.free.checked_sub(used)?;
+        let domain = self.innermost(&take.domains)?;
+        let from = self.tree.find_kind(take.allocatable, take.free)?;
+        let there = self.tree.domain(domain).rows.iter();
+        let mut there = there.filter(|row| row.kind == from && row.hosts >= take.hosts);
+        there.next()?;
+        let to = self.tree.kind_of(take.allocatable, left);
+        if to != from {
+            self.tree.add_hosts(domain, to, take.hosts);
+            self.tree.remove_hosts(domain, from, take.hosts);
+        }
+        Some(())
+    }
+
+    /// The innermost domain of that name.
+    fn innermost(&self, domains: &[String]) -> Option<DomainIx> {
+        let name = |ix: &DomainIx| &*self.names[ix.index()];
+        let found = self.inner.binary_search_by(|ix| name(ix).cmp(domains));
+        found.ok().map(|at| self.inner[at])
     }
 
     fn take(&self, step: &Step) -> Take {
@@ -88,7 +153,16 @@ fn shared(one: &[String], other: &[String], depth: usize) -> usize {
 /// of its domains as can be.
 #[must_use]
 pub fn fit(levels: &[String], shapes: &[Shape], gang: &GangShape, pods: &[u32]) -> Option<Fit> {
-    let mut ground = Ground::new(levels, shapes);
+    fit_on(&mut Ground::new(levels, shapes), levels, gang, pods)
+}
+
+/// The same on a ground that is there; it is as before at the end.
+pub(crate) fn fit_on(
+    ground: &mut Ground<'_>,
+    levels: &[String],
+    gang: &GangShape,
+    pods: &[u32],
+) -> Option<Fit> {
     let steps = pack(&mut ground.tree, levels, gang, pods)?;
     let missed = gang.roles.iter().zip(0_u32..);
     let missed = missed.filter(|(role, index)| {
@@ -163,12 +237,65 @@ pub fn largest_gang(
 /// Pods of `role` that fit on `shapes` alone, in the one place of its required level that holds
 /// the most; at most `pods`, and only whole slices. For explanations.
 pub(crate) fn most_pods(levels: &[String], shapes: &[Shape], role: &RoleShape, pods: u32) -> u32 {
+    most_pods_on(&Ground::new(levels, shapes).tree, levels, role, pods)
+}
+
+/// The same on a tree that is there.
+pub(crate) fn most_pods_on(tree: &Tree, levels: &[String], role: &RoleShape, pods: u32) -> u32 {
     let Ok(want) = want(levels, role, pods, Wishes::Dropped) else {
         return 0;
     };
-    most_wanted(levels, shapes, &want)
+    if want.required > Scope::Pool || want.slice > 1 {
+        return most(tree, levels.len(), &want);
+    }
+    let kinds = tree.kinds().iter().filter(|kind| kind.hosts > 0);
+    let all = kinds.fold(0_u64, |sum, kind| {
+        let each = kind.free.times(role.per_pod).min(u64::from(pods));
+        sum.saturating_add(each.saturating_mul(u64::from(kind.hosts)))
+    });
+    u32::try_from(all).unwrap_or(u32::MAX).min(pods)
 }
 
-fn most_wanted(levels: &[String], shapes: &[Shape], want: &Want) -> u32 {
-    most(&Ground::new(levels, shapes).tree, levels.len(), want)
+/// True when `pods` pods per role of `gang` fit on the ground.
+pub(crate) fn fits_on(
+    ground: &mut Ground<'_>,
+    levels: &[String],
+    gang: &GangShape,
+    pods: &[u32],
+) -> bool {
+    fits_by_kinds(&ground.tree, gang, pods)
+        .unwrap_or_else(|| pack(&mut ground.tree, levels, gang, pods).is_some())
+}
+
+/// Whether `pods` pods per role of `gang` fit, where the kinds of hosts alone tell: one role that
+/// may stand anywhere fits if and only if the hosts hold its pods. `None` where more must be
+/// looked at.
+pub(crate) fn fits_by_kinds(tree: &Tree, gang: &GangShape, pods: &[u32]) -> Option<bool> {
+    let kinds = tree.kinds().iter().map(|kind| (kind.free, kind.hosts));
+    fits_by_hosts(kinds, gang, pods)
+}
+
+/// The same of hosts by their room.
+pub(crate) fn fits_by_hosts(
+    mut hosts: impl Iterator<Item = (Resources, u32)>,
+    gang: &GangShape,
+    pods: &[u32],
+) -> Option<bool> {
+    let ([role], [pods]) = (gang.roles.as_slice(), pods) else {
+        return None;
+    };
+    if role.required.is_some() || role.slice.is_some() {
+        return None;
+    }
+    let mut left = u64::from(*pods);
+    let holds_all = hosts.any(|(free, hosts)| {
+        let each = if hosts > 0 {
+            free.times(role.per_pod)
+        } else {
+            0
+        };
+        left = left.saturating_sub(each.saturating_mul(u64::from(hosts)));
+        left == 0
+    });
+    Some(holds_all || left == 0)
 }

@@ -1,16 +1,17 @@
 //! Kinds: gangs that differ in nothing a decision looks at, their age and priority apart.
 //!
-//! Owns what makes two gangs alike: what one of them cannot have in a round, none of them can.
+//! Owns what makes two gangs alike: what one of them cannot have in a round, none of them can. All
+//! that follows works on the ordinals that are made here, in one walk over the queue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use meridian_api::ids::Uid;
-use meridian_api::units::MilliGpus;
+use meridian_api::units::{MilliGpus, Millis};
 
-use crate::candidates::choice;
 use crate::model::{
-    Accepted, ChoiceIx, ClassIx, ClusterIx, FlavorIx, GangShape, Lacking, RegionIx, Snapshot,
-    TenantIx, WaitingIx,
+    Accepted, Choice, ChoiceIx, ClassIx, ClusterIx, GangShape, Lacking, RegionIx, Snapshot,
+    TenantIx, Waiting, WaitingIx,
 };
 use crate::preempt::cooling;
 use crate::reserved::Blocks;
@@ -18,52 +19,180 @@ use crate::reserved::Blocks;
 /// Ordinal of a kind in one round.
 pub(crate) type Kind = u32;
 
-/// What makes a kind.
-type KindKey<'a> = (
-    TenantIx,
+/// What a gang asks of its place, whoever it belongs to.
+type Ask<'a> = (
     ClassIx,
-    &'a GangShape,
-    Vec<(FlavorIx, u32)>,
+    u32,
+    &'a [Accepted],
     &'a [RegionIx],
     &'a [ClusterIx],
     &'a [Lacking],
-    MilliGpus,
     ChoiceIx,
-    Option<Uid>,
-    u32,
-    Vec<Uid>,
 );
 
-/// The kind and the ordinal of the shape of each waiting gang.
-pub(crate) fn kinds(snapshot: &Snapshot, blocks: &Blocks) -> (Vec<Kind>, Vec<u32>) {
-    let mut by_key: BTreeMap<KindKey<'_>, Kind> = BTreeMap::new();
-    let mut by_shape: BTreeMap<(&GangShape, u32), u32> = BTreeMap::new();
-    let (mut kinds, mut shape_of) = (Vec::new(), Vec::new());
-    for (ix, gang) in (0..).map(WaitingIx).zip(&snapshot.waiting) {
-        let standing = blocks.standing(ix);
-        let flavor = |accepted: &Accepted| (accepted.flavor, accepted.speed);
-        let key = (
-            gang.tenant,
-            gang.class,
-            &gang.shape,
-            gang.flavors.iter().map(flavor).collect(),
-            gang.regions.as_slice(),
-            gang.clusters.as_slice(),
-            gang.lacking.as_slice(),
-            gang.job_gpus,
-            gang.choice,
+/// What makes a kind: tenant, what it asks for, GPUs of its job, its job where others matter, and
+/// whom it may not make go.
+type KindKey = (TenantIx, u32, MilliGpus, Option<Uid>, u32);
+
+/// Gangs that look the same: of one kind, and as long at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    /// Their kind.
+    pub(crate) kind: Kind,
+    /// Ordinal of what they ask for, their tenant and the size of their job apart.
+    pub(crate) ask: u32,
+    /// Ordinal of their shape; equal shapes to which reservations mean the same are one.
+    pub(crate) shape: u32,
+}
+
+/// The kinds of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds {
+    of: Vec<u32>,
+    looks: Vec<Look>,
+    asks: usize,
+    shapes: usize,
+}
+
+impl Kinds {
+    /// The kinds of all that waits.
+    pub(crate) fn new(snapshot: &Snapshot, blocks: &Blocks) -> Self {
+        let mut all = Self::default();
+        let minds_others = |choice: ChoiceIx| {
+            let choice = snapshot.choices.get(choice.index());
+            choice.is_some_and(Choice::minds_others)
+        };
+        let mut shapes = Shapes::default();
+        let mut asks: Table<Ask<'_>> = Table::default();
+        let mut kinds: Table<KindKey> = Table::default();
+        let mut looks: Table<(KindKey, Option<Millis>)> = Table::default();
+        // Whom it may not make go is nobody else's matter.
+        let mut spared: BTreeMap<Vec<Uid>, u32> = BTreeMap::from([(Vec::new(), 0)]);
+        all.of.reserve_exact(snapshot.waiting.len());
+        for (ix, gang) in (0..).map(WaitingIx).zip(&snapshot.waiting) {
+            let shape = shapes.ordinal(gang, blocks.standing(ix));
+            let ask = number(
+                &mut asks,
+                (
+                    gang.class,
+                    shape,
+                    &gang.flavors,
+                    &gang.regions,
+                    &gang.clusters,
+                    &gang.lacking,
+                    gang.choice,
+                ),
+            );
             // Where others stand decides too, and which are others.
-            choice(snapshot, gang)
-                .minds_others()
-                .then_some(gang.gang.job),
-            standing,
-            // Whom it may not make go is nobody else's matter.
-            cooling(gang, snapshot.now),
-        );
-        let next = u32::try_from(by_key.len()).unwrap_or(u32::MAX);
-        kinds.push(*by_key.entry(key).or_insert(next));
-        let next = u32::try_from(by_shape.len()).unwrap_or(u32::MAX);
-        shape_of.push(*by_shape.entry((&gang.shape, standing)).or_insert(next));
+            let job = minds_others(gang.choice).then_some(gang.gang.job);
+            let cooling = cooling(gang, snapshot.now);
+            let next = u32::try_from(spared.len()).unwrap_or(u32::MAX);
+            let cooling = if cooling.is_empty() {
+                0
+            } else {
+                *spared.entry(cooling).or_insert(next)
+            };
+            let key = (gang.tenant, ask, gang.job_gpus, job, cooling);
+            let look = number(&mut looks, (key, gang.max_runtime));
+            if look as usize == all.looks.len() {
+                all.looks.push(Look {
+                    kind: number(&mut kinds, key),
+                    ask,
+                    shape,
+                });
+            }
+            all.of.push(look);
+        }
+        (all.asks, all.shapes) = (asks.len(), shapes.by_value.len());
+        all
     }
-    (kinds, shape_of)
+
+    /// Ordinal of what a gang looks like.
+    pub(crate) fn look(&self, ix: WaitingIx) -> usize {
+        self.of[ix.index()] as usize
+    }
+
+    /// What a gang looks like.
+    pub(crate) fn of(&self, ix: WaitingIx) -> &Look {
+        &self.looks[self.look(ix)]
+    }
+
+    /// All looks, by ordinal.
+    pub(crate) fn looks(&self) -> &[Look] {
+        &self.looks
+    }
+
+    /// How many asks and shapes there are.
+    pub(crate) const fn counts(&self) -> (usize, usize) {
+        (self.asks, self.shapes)
+    }
+}
+
+/// Ordinals of shapes. Gangs of one job share their shape, so most are known by its address.
+#[derive(Default)]
+struct Shapes<'a> {
+    by_address: Table<(usize, u32)>,
+    by_value: BTreeMap<(&'a GangShape, u32), u32>,
+}
+
+impl<'a> Shapes<'a> {
+    fn ordinal(&mut self, gang: &'a Waiting, standing: u32) -> u32 {
+        let key = (gang.shape.address(), standing);
+        if let Some(known) = self.by_address.get(&key) {
+            return *known;
+        }
+        let next = u32::try_from(self.by_value.len()).unwrap_or(u32::MAX);
+        let shape: &'a GangShape = &gang.shape;
+        let ordinal = *self.by_value.entry((shape, standing)).or_insert(next);
+        self.by_address.insert(key, ordinal);
+        ordinal
+    }
+}
+
+/// Ordinals by key, never walked.
+type Table<K> = HashMap<K, u32, BuildHasherDefault<Fold>>;
+
+fn number<K: Eq + std::hash::Hash>(table: &mut Table<K>, key: K) -> u32 {
+    let next = u32::try_from(table.len()).unwrap_or(u32::MAX);
+    *table.entry(key).or_insert(next)
+}
+
+/// Hashes ordinals: a multiplication for each word, and a scramble at the end.
+#[derive(Default)]
+pub(crate) struct Fold(u64);
+
+impl Fold {
+    const fn fold(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.fold(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, word: u8) {
+        self.fold(word.into());
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.fold(word.into());
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.fold(word);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.fold(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        crate::tree::scramble(self.0)
+    }
 }

@@ -26,6 +26,8 @@ pub mod nodes;
 pub mod order;
 mod packing;
 mod pick;
+mod place;
+mod pools;
 pub mod preempt;
 pub mod quota;
 pub mod record;

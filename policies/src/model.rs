@@ -12,6 +12,7 @@ mod gang;
 mod preemption;
 mod quota;
 mod score;
+mod shared;
 
 pub use crate::choice::cost::Bill;
 pub use crate::choice::terms::{
@@ -24,6 +25,7 @@ pub use preemption::{
     Rule, Seat, Stage, Standing, Victim, Yield,
 };
 pub use score::Score;
+pub use shared::Shared;
 
 pub use crate::reserved::{Lends, Reserved};
 pub use quota::{Measure, Place, Quota};
@@ -406,7 +408,7 @@ pub struct Waiting {
     /// Clusters that lack what its job depends on or deny it, as their agents said.
     pub lacking: Vec<Lacking>,
     /// What must start together.
-    pub shape: GangShape,
+    pub shape: Shared<GangShape>,
     /// GPUs of the whole job, for `gpus_per_job`.
     pub job_gpus: MilliGpus,
     /// The epoch that its next placement gets.
@@ -425,7 +427,7 @@ pub struct Waiting {
 }
 
 /// A cluster that lacks what a job depends on, or whose rules deny it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lacking {
     /// Which.
     pub cluster: ClusterIx,
@@ -436,7 +438,7 @@ pub struct Lacking {
 }
 
 /// A flavor that a job accepts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Accepted {
     /// Which.
     pub flavor: FlavorIx,
@@ -514,8 +516,8 @@ pub struct Take {
 pub struct Unplaced {
     /// Which of `waiting`.
     pub waiting: WaitingIx,
-    /// All that apply, most actionable first.
-    pub reasons: Vec<Cause>,
+    /// All that apply, most actionable first; alike gangs share them.
+    pub reasons: Shared<Vec<Cause>>,
     /// When it may start, if what holds its room or quota says when it ends.
     pub start: Option<Estimate>,
 }

@@ -9,7 +9,7 @@
 //! the next to be tried is known only when the last has been.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap};
 
 use meridian_api::ids::GangId;
 use meridian_api::units::UnixMillis;
@@ -21,13 +21,85 @@ use crate::shares::{Share, Shares};
 /// Slack to `finishBy`, age, id: the lower goes first.
 type Urgency = (i64, UnixMillis, GangId);
 
+/// Position among all that waits, by urgency.
+type Rank = u32;
+
 /// All that waits, first to be tried first, as if nothing were placed.
 #[must_use]
 pub fn queue(snapshot: &Snapshot) -> Vec<WaitingIx> {
     let mut shares = Shares::new(snapshot);
-    let all: Vec<WaitingIx> = (0..).map(WaitingIx).take(snapshot.waiting.len()).collect();
-    let mut queue = Queue::new(snapshot, &mut shares, &all);
+    let order = Order::new(snapshot);
+    let all = vec![true; snapshot.waiting.len()];
+    let mut queue = Queue::new(snapshot, &mut shares, &order, &all);
     std::iter::from_fn(|| queue.next()).collect()
+}
+
+/// What the order within a round is made of, however often the queue is gone through.
+pub(crate) struct Order {
+    /// By rank.
+    rows: Vec<Row>,
+    /// Ranks of each class priority, the highest priority last.
+    classes: Vec<Vec<Rank>>,
+}
+
+/// What the order needs to know of a gang.
+#[derive(Clone, Copy)]
+struct Row {
+    gang: WaitingIx,
+    tenant: TenantIx,
+    priority: i32,
+}
+
+impl Order {
+    /// The order of all that waits.
+    pub(crate) fn new(snapshot: &Snapshot) -> Self {
+        let priority = |gang: &Waiting| {
+            let class = snapshot.classes.get(gang.class.index());
+            class.map_or(i32::MIN, |class| class.priority)
+        };
+        let priorities: BTreeSet<i32> = snapshot.waiting.iter().map(priority).collect();
+        let priorities: Vec<i32> = priorities.into_iter().collect();
+        let mut classes = vec![Vec::new(); priorities.len()];
+        let mut rows = Vec::with_capacity(snapshot.waiting.len());
+        for (gang, rank) in by_urgency(snapshot).into_iter().zip(0..) {
+            let row = &snapshot.waiting[gang.index()];
+            let class = priorities.partition_point(|it| *it < priority(row));
+            classes[class].push(rank);
+            rows.push(Row {
+                gang,
+                tenant: row.tenant,
+                priority: row.priority,
+            });
+        }
+        Self { rows, classes }
+    }
+
+    fn row(&self, rank: Rank) -> &Row {
+        &self.rows[rank as usize]
+    }
+}
+
+/// Everything that waits, the most urgent first. The table is sorted by age already, and where
+/// nothing presses that is all.
+fn by_urgency(snapshot: &Snapshot) -> Vec<WaitingIx> {
+    let age = |gang: &Waiting| (gang.submitted, gang.gang);
+    let is_aged = snapshot.waiting.is_sorted_by_key(age);
+    let presses = snapshot.waiting.iter().any(|gang| gang.finish_by.is_some());
+    let all = (0..).map(WaitingIx).zip(&snapshot.waiting);
+    if is_aged && !presses {
+        return all.map(|(ix, _)| ix).collect();
+    }
+    if is_aged {
+        let mut sorted: Vec<(i64, WaitingIx)> =
+            all.map(|(ix, gang)| (slack(snapshot, gang), ix)).collect();
+        sorted.sort();
+        return sorted.into_iter().map(|(_, ix)| ix).collect();
+    }
+    let mut sorted: Vec<(Urgency, WaitingIx)> = all
+        .map(|(ix, gang)| (urgency(snapshot, gang), ix))
+        .collect();
+    sorted.sort_unstable();
+    sorted.into_iter().map(|(_, ix)| ix).collect()
 }
 
 /// What stands below a tenant and wants to be next.
@@ -39,153 +111,182 @@ enum Player {
     Below(TenantIx),
 }
 
-/// The waiting gangs of one tenant and one class priority. A tenant's priorities reorder its gangs
-/// among the urgencies that these have, so that no tenant gains on another by them.
-#[derive(Default)]
+/// The waiting gangs of one tenant and one class priority: a part of the lists of the queue that
+/// is not yet gone through. A tenant's priorities reorder its gangs among the urgencies that these
+/// have, so that no tenant gains on another by them.
+#[derive(Clone, Copy, Default)]
 struct Line {
-    gangs: VecDeque<WaitingIx>,
-    urgencies: VecDeque<Urgency>,
+    next: usize,
+    end: usize,
 }
 
 /// One node of the tournament: the players in the order in which they go.
-#[derive(Clone, Default)]
-struct Level {
-    players: BTreeSet<(Share, Urgency, Player)>,
-}
+type Level = BinaryHeap<Reverse<(Share, Rank, Player)>>;
 
 /// Gangs in the order in which they are tried.
+///
+/// Only the winner's way through the tree ever changes: its next gang is less urgent, its share
+/// has grown. So each node is a heap whose first is replaced, and nearly always stays first.
 pub(crate) struct Queue<'a, 'b> {
     snapshot: &'a Snapshot,
     shares: &'b mut Shares<'a>,
-    /// Class priorities that are left, the highest last, with their gangs.
-    classes: Vec<Vec<WaitingIx>>,
+    order: &'b Order,
+    /// Gangs that take part.
+    left: &'b [bool],
+    /// Class priorities that are left, the highest last.
+    classes: usize,
     /// Own gangs of each tenant, for the class priority at hand.
     lines: Vec<Line>,
+    /// Ranks of the lines, by priority, and the urgencies among which they are.
+    gangs: Vec<Rank>,
+    urgencies: Vec<Rank>,
     levels: Vec<Level>,
     roots: Level,
-    /// How each tenant stands with its own jobs, and how with everything below it.
-    own: Vec<Option<(Share, Urgency)>>,
-    stands: Vec<Option<(Share, Urgency)>>,
+    /// Who was next last: its place is looked at when it is known what it was given.
+    moved: Option<TenantIx>,
 }
 
 impl<'a, 'b> Queue<'a, 'b> {
-    /// The order of these gangs.
+    /// The order of the gangs that are `left`.
     pub(crate) fn new(
         snapshot: &'a Snapshot,
         shares: &'b mut Shares<'a>,
-        gangs: &[WaitingIx],
+        order: &'b Order,
+        left: &'b [bool],
     ) -> Self {
-        let mut classes: BTreeMap<i32, Vec<WaitingIx>> = BTreeMap::new();
-        for ix in gangs {
-            let class = snapshot.waiting[ix.index()].class;
-            let class = snapshot.classes.get(class.index());
-            let priority = class.map_or(i32::MIN, |class| class.priority);
-            classes.entry(priority).or_default().push(*ix);
-        }
         let count = snapshot.tenants.len();
         Self {
             snapshot,
             shares,
-            classes: classes.into_values().collect(),
-            lines: (0..count).map(|_| Line::default()).collect(),
-            levels: vec![Level::default(); count],
-            roots: Level::default(),
-            own: vec![None; count],
-            stands: vec![None; count],
+            order,
+            left,
+            classes: order.classes.len(),
+            lines: vec![Line::default(); count],
+            gangs: Vec::new(),
+            urgencies: Vec::new(),
+            levels: vec![Level::new(); count],
+            roots: Level::new(),
+            moved: None,
         }
     }
 
     /// The next to be tried.
     pub(crate) fn next(&mut self) -> Option<WaitingIx> {
-        while self.roots.players.is_empty() {
-            let gangs = self.classes.pop()?;
-            self.seat(&gangs);
+        if let Some(tenant) = self.moved.take() {
+            self.refresh(tenant);
         }
-        let mut winner = self.roots.players.first()?.2;
+        while self.roots.is_empty() {
+            self.classes = self.classes.checked_sub(1)?;
+            self.seat();
+        }
+        let mut winner = self.roots.peek()?.0.2;
         let mut tenant = None;
         while let Player::Below(below) = winner {
             tenant = Some(below);
-            winner = self.levels[below.index()].players.first()?.2;
+            winner = self.levels[below.index()].peek()?.0.2;
         }
         let tenant = tenant?;
         let line = &mut self.lines[tenant.index()];
-        line.urgencies.pop_front();
-        let gang = line.gangs.pop_front();
-        self.refresh(tenant);
-        gang
+        let rank = *self.gangs.get(line.next)?;
+        line.next += 1;
+        self.moved = Some(tenant);
+        Some(self.order.row(rank).gang)
     }
 
-    /// Counts what `tenant` was just given.
+    /// Counts what the tenant whose gang was next was just given.
     pub(crate) fn charge(&mut self, tenant: TenantIx, has: Use) {
+        debug_assert_eq!(
+            self.moved,
+            Some(tenant),
+            "only who was next is given anything"
+        );
         self.shares.charge(tenant, has);
-        self.refresh(tenant);
     }
 
     /// Lets the gangs of one class priority play.
-    fn seat(&mut self, gangs: &[WaitingIx]) {
-        let snapshot = self.snapshot;
-        let waiting = |ix: WaitingIx| &snapshot.waiting[ix.index()];
-        let mut by_urgency: Vec<(Urgency, WaitingIx)> = gangs
-            .iter()
-            .map(|ix| (urgency(snapshot, waiting(*ix)), *ix))
-            .collect();
-        by_urgency.sort_unstable();
-        for (urgency, ix) in by_urgency {
-            let line = &mut self.lines[waiting(ix).tenant.index()];
-            line.urgencies.push_back(urgency);
-            line.gangs.push_back(ix);
+    fn seat(&mut self) {
+        let order = self.order;
+        let left = self.left;
+        let ranks = order.classes[self.classes].iter().copied();
+        let ranks = || {
+            let ranks = ranks.clone();
+            ranks.filter(|rank| left[order.row(*rank).gang.index()])
+        };
+        self.lines.fill(Line::default());
+        for rank in ranks() {
+            self.lines[order.row(rank).tenant.index()].end += 1;
         }
+        let mut sum = 0;
         for line in &mut self.lines {
+            let count = std::mem::replace(&mut line.end, sum);
+            line.next = sum;
+            sum += count;
+        }
+        self.urgencies.clear();
+        self.urgencies.resize(sum, 0);
+        for rank in ranks() {
+            let line = &mut self.lines[order.row(rank).tenant.index()];
+            self.urgencies[line.end] = rank;
+            line.end += 1;
+        }
+        self.gangs.clone_from(&self.urgencies);
+        for line in &self.lines {
             // Stable: equal priorities keep their order.
-            let gangs = line.gangs.make_contiguous();
-            gangs.sort_by_key(|ix| Reverse(waiting(*ix).priority));
+            let own = &mut self.gangs[line.next..line.end];
+            own.sort_by_key(|rank| Reverse(order.row(*rank).priority));
         }
-        for tenant in from_the_leaves(&snapshot.tenants) {
-            self.refresh_one(tenant);
-        }
-    }
-
-    /// Puts a tenant, and every one above it, where it now stands.
-    fn refresh(&mut self, tenant: TenantIx) {
-        for (ix, _) in ancestry(&self.snapshot.tenants, tenant) {
-            self.refresh_one(ix);
+        for tenant in from_the_leaves(&self.snapshot.tenants) {
+            let own = self.own(tenant);
+            self.levels[tenant.index()].extend(own);
+            let stands = self.stands(tenant);
+            self.above(tenant).extend(stands);
         }
     }
 
-    fn refresh_one(&mut self, tenant: TenantIx) {
-        let at = tenant.index();
-        let own = self.lines[at].urgencies.front();
-        let own = own.map(|urgency| (self.shares.alone(tenant), *urgency));
-        let before = std::mem::replace(&mut self.own[at], own);
-        self.levels[at].moved(Player::Own, before, own);
-        let first = self.levels[at].players.first();
-        let stands = first.map(|(_, urgency, _)| (self.shares.of(tenant), *urgency));
-        let before = std::mem::replace(&mut self.stands[at], stands);
-        let parent = self.snapshot.tenants[at].parent;
-        let above = match parent.and_then(|parent| self.levels.get_mut(parent.index())) {
+    /// How a tenant stands with its own jobs.
+    fn own(&self, tenant: TenantIx) -> Option<Reverse<(Share, Rank, Player)>> {
+        let line = self.lines[tenant.index()];
+        let next = self.urgencies[line.next..line.end].first()?;
+        Some(Reverse((self.shares.alone(tenant), *next, Player::Own)))
+    }
+
+    /// How a tenant stands with everything below it.
+    fn stands(&self, tenant: TenantIx) -> Option<Reverse<(Share, Rank, Player)>> {
+        let Reverse((_, next, _)) = self.levels[tenant.index()].peek()?;
+        Some(Reverse((
+            self.shares.of(tenant),
+            *next,
+            Player::Below(tenant),
+        )))
+    }
+
+    fn above(&mut self, tenant: TenantIx) -> &mut Level {
+        let parent = self.snapshot.tenants[tenant.index()].parent;
+        match parent.and_then(|parent| self.levels.get_mut(parent.index())) {
             Some(level) => level,
             None => &mut self.roots,
-        };
-        above.moved(Player::Below(tenant), before, stands);
+        }
+    }
+
+    /// Puts the winner, and every one above it, where it now stands.
+    fn refresh(&mut self, tenant: TenantIx) {
+        let own = self.own(tenant);
+        replace_first(&mut self.levels[tenant.index()], own);
+        let tenants = &self.snapshot.tenants;
+        for (ix, _) in ancestry(tenants, tenant) {
+            let stands = self.stands(ix);
+            replace_first(self.above(ix), stands);
+        }
     }
 }
 
-impl Level {
-    fn moved(
-        &mut self,
-        player: Player,
-        from: Option<(Share, Urgency)>,
-        to: Option<(Share, Urgency)>,
-    ) {
-        if from == to {
-            return;
+fn replace_first(level: &mut Level, by: Option<Reverse<(Share, Rank, Player)>>) {
+    match (by, level.peek_mut()) {
+        (Some(by), Some(mut first)) => *first = by,
+        (None, Some(first)) => {
+            std::collections::binary_heap::PeekMut::pop(first);
         }
-        if let Some((share, urgency)) = from {
-            self.players.remove(&(share, urgency, player));
-        }
-        if let Some((share, urgency)) = to {
-            self.players.insert((share, urgency, player));
-        }
+        (_, None) => {}
     }
 }
 

@@ -123,7 +123,7 @@ pub struct Ledger<'a> {
     lines: Vec<Line>,
     families: Vec<Family>,
     running: Vec<u32>,
-    /// Jobs that run, at each node that they count for.
+    /// Jobs that run, at each node that limits them.
     jobs: BTreeSet<(TenantIx, Uid)>,
 }
 
@@ -185,6 +185,13 @@ impl<'a> Ledger<'a> {
         }
     }
 
+    /// The measures that count what stands in `place`: where they are the same, so is what is left.
+    pub(crate) fn counting(&self, place: Place) -> Vec<usize> {
+        let all = self.measures.iter().enumerate();
+        let counting = all.filter(|(_, measure)| measure.counts(place));
+        counting.map(|(ix, _)| ix).collect()
+    }
+
     /// Puts the rows in, and what follows from them while nobody holds anything.
     fn put_rows(&mut self) {
         for (tenant, ix) in self.tenants.iter().zip((0..).map(TenantIx)) {
@@ -231,8 +238,9 @@ impl<'a> Ledger<'a> {
     /// Enters what `tenant` holds in `place` for a gang of `job`.
     pub fn add(&mut self, tenant: TenantIx, place: Place, what: Resources, job: Uid) {
         self.keep(tenant, place, what);
-        for (ix, _) in ancestry(self.tenants, tenant) {
-            if self.jobs.insert((ix, job)) {
+        for (ix, node) in ancestry(self.tenants, tenant) {
+            // Where nobody limits them, nobody asks how many they are.
+            if node.running_jobs.is_some() && self.jobs.insert((ix, job)) {
                 self.running[ix.index()] = self.running[ix.index()].saturating_add(1);
             }
         }

@@ -152,6 +152,11 @@ impl Blocks {
         blocks
     }
 
+    /// True when what a gang may use of the pool depends on who it is.
+    pub(crate) fn mind(&self, pool: PoolIx) -> bool {
+        self.hosts.contains_key(&pool)
+    }
+
     /// Equal for gangs to which all blocks mean the same.
     pub(crate) fn standing(&self, ix: WaitingIx) -> u32 {
         self.standing.get(ix.index()).copied().unwrap_or(0)

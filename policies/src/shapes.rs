@@ -117,6 +117,57 @@ pub fn subtract(
     Ok(canonical(&rows))
 }
 
+/// The same within rows that are in canonical form, and stay so: work is that of the takes. False,
+/// with some of them taken, when they name hosts that are not there.
+#[must_use]
+pub(crate) fn take_out(rows: &mut Vec<Shape>, gang: &GangShape, takes: &[Take]) -> bool {
+    takes.iter().all(|take| {
+        let role = gang.roles.get(take.role as usize);
+        let used = role.and_then(|role| role.per_pod.checked_mul(u64::from(take.pods_per_host)));
+        let left = used.and_then(|used| take.free.checked_sub(used));
+        left.is_some_and(|left| move_hosts(rows, take, left))
+    })
+}
+
+/// Gives the hosts of `take` the room `left`.
+fn move_hosts(rows: &mut Vec<Shape>, take: &Take, left: Resources) -> bool {
+    let find = |rows: &[Shape], free: Resources| {
+        let key = (take.domains.as_slice(), take.allocatable, free);
+        rows.partition_point(|row| (row.domains.as_slice(), row.allocatable, row.free) < key)
+    };
+    let at = find(rows, take.free);
+    let same = |row: &&mut Shape, free: Resources| {
+        row.domains == take.domains && row.allocatable == take.allocatable && row.free == free
+    };
+    let Some(row) = rows.get_mut(at).filter(|row| same(row, take.free)) else {
+        return false;
+    };
+    let Some(rest) = row.hosts.checked_sub(take.hosts) else {
+        return false;
+    };
+    row.hosts = rest;
+    if rest == 0 {
+        rows.remove(at);
+    }
+    let at = find(rows, left);
+    match rows.get_mut(at).filter(|row| same(row, left)) {
+        Some(row) => match row.hosts.checked_add(take.hosts) {
+            Some(sum) => row.hosts = sum,
+            None => return false,
+        },
+        None => rows.insert(
+            at,
+            Shape {
+                domains: take.domains.clone(),
+                allocatable: take.allocatable,
+                free: left,
+                hosts: take.hosts,
+            },
+        ),
+    }
+    true
+}
+
 /// Takes the hosts of `take` out of `rows`; returns how many were not there.
 fn remove_hosts(rows: &mut [Shape], take: &Take) -> u32 {
     let mut missing = take.hosts;

@@ -19,6 +19,9 @@ pub(crate) struct Shares<'a> {
     totals: [u128; 3],
     alone: Vec<[u64; 3]>,
     with_below: Vec<[u64; 3]>,
+    /// Shares of both, which are asked for far more often than they change.
+    share_alone: Vec<Share>,
+    share_of: Vec<Share>,
 }
 
 impl<'a> Shares<'a> {
@@ -38,25 +41,44 @@ impl<'a> Shares<'a> {
             totals,
             alone: vec![[0; 3]; tenants.len()],
             with_below: vec![[0; 3]; tenants.len()],
+            share_alone: vec![0; tenants.len()],
+            share_of: vec![0; tenants.len()],
         };
         for (tenant, ix) in tenants.iter().zip((0..).map(TenantIx)) {
-            shares.charge(ix, tenant.history);
+            shares.add(ix, tenant.history);
         }
         for held in &snapshot.held {
             let worth = snapshot.flavors.get(held.flavor.index());
             let worth = worth.map_or(1000, |flavor| flavor.worth);
-            shares.charge(held.tenant, use_of(held.resources, worth));
+            shares.add(held.tenant, use_of(held.resources, worth));
         }
         for hold in &snapshot.holds {
             let worth = snapshot.flavors.get(hold.flavor.index());
             let worth = worth.map_or(1000, |flavor| flavor.worth);
-            shares.charge(hold.tenant, use_of(hold.resources, worth));
+            shares.add(hold.tenant, use_of(hold.resources, worth));
+        }
+        for ix in (0..).map(TenantIx).take(tenants.len()) {
+            shares.refresh(ix);
         }
         shares
     }
 
     /// Counts what a tenant has.
     pub(crate) fn charge(&mut self, tenant: TenantIx, has: Use) {
+        self.add(tenant, has);
+        for (ix, _) in ancestry(self.tenants, tenant) {
+            self.refresh(ix);
+        }
+    }
+
+    fn refresh(&mut self, ix: TenantIx) {
+        let at = ix.index();
+        self.share_alone[at] = self.weigh(&self.alone[at], 1);
+        let weight = self.tenants[at].weight;
+        self.share_of[at] = self.weigh(&self.with_below[at], weight);
+    }
+
+    fn add(&mut self, tenant: TenantIx, has: Use) {
         let add = |sums: &mut [u64; 3]| {
             for (sum, part) in sums.iter_mut().zip(has.0) {
                 *sum = sum.saturating_add(part);
@@ -72,13 +94,12 @@ impl<'a> Shares<'a> {
 
     /// Share of a tenant with everything below it, among its siblings.
     pub(crate) fn of(&self, tenant: TenantIx) -> Share {
-        let weight = self.tenants[tenant.index()].weight;
-        self.weigh(&self.with_below[tenant.index()], weight)
+        self.share_of[tenant.index()]
     }
 
     /// Share of what stands at a tenant itself, among what is directly below it.
     pub(crate) fn alone(&self, tenant: TenantIx) -> Share {
-        self.weigh(&self.alone[tenant.index()], 1)
+        self.share_alone[tenant.index()]
     }
 
     fn weigh(&self, sums: &[u64; 3], weight: u32) -> Share {

@@ -11,12 +11,14 @@
 //! domains in which the gang fits best when they are empty, which are the same in every round, and
 //! all that does not end before it drains from them.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use meridian_api::units::{Millis, Resources, UnixMillis};
 
 use crate::candidates::{allows_cluster, choice, is_open, lacks, preference};
-use crate::fit::fit;
+use crate::fit::{Ground, fit_on, fits_by_hosts, fits_on};
+use crate::kinds::Kinds;
 use crate::model::{
     ClassIx, Estimate, FlavorIx, GangShape, Place, Pool, PoolIx, Shape, Snapshot, TenantIx,
     Waiting, WaitingIx,
@@ -91,7 +93,7 @@ pub(crate) fn slots(
     snapshot: &Snapshot,
     ledger: &Ledger<'_>,
     blocks: &Blocks,
-    kinds: &[u32],
+    kinds: &Kinds,
 ) -> Vec<Slot> {
     let mut aged: Vec<WaitingIx> = (0..)
         .map(WaitingIx)
@@ -103,6 +105,7 @@ pub(crate) fn slots(
         let gang = &snapshot.waiting[ix.index()];
         (gang.submitted, gang.gang)
     });
+    let mut known = Known::new(snapshot, ledger);
     let mut chosen: Vec<Slot> = Vec::new();
     let mut taken: BTreeSet<(ClassIx, FlavorIx)> = BTreeSet::new();
     let mut tried = BTreeSet::new();
@@ -111,7 +114,7 @@ pub(crate) fn slots(
             break;
         }
         // Of gangs that are alike only the oldest matters: it gets one, or none of them can.
-        if !tried.insert(kinds[ix.index()]) {
+        if !tried.insert(kinds.of(ix).kind) {
             continue;
         }
         let gang = &snapshot.waiting[ix.index()];
@@ -132,7 +135,8 @@ pub(crate) fn slots(
         let is_open = |at: PoolIx| blocks.must_leave(ix, at, &gang.shape, &least) == 0;
         let pools =
             pools.filter(|(at, pool)| !taken.contains(&(gang.class, pool.flavor)) && is_open(*at));
-        let found = pools.filter_map(|(at, pool)| slot(snapshot, ledger, ix, at, pool, &chosen));
+        known.allowed.clear();
+        let found = pools.filter_map(|(at, pool)| slot(&mut known, ix, at, pool, &chosen));
         if let Some((_, slot)) = found.min_by(|(a, _), (b, _)| a.cmp(b)) {
             taken.insert((gang.class, slot.place.flavor));
             chosen.push(slot);
@@ -141,17 +145,76 @@ pub(crate) fn slots(
     chosen
 }
 
+/// An end: when, whether that is known or guessed, and which placement it is.
+type End = (UnixMillis, bool, usize);
+
+/// What the search for slots has worked out so far.
+struct Known<'a> {
+    snapshot: &'a Snapshot,
+    ledger: &'a Ledger<'a>,
+    /// Canonical rows of pools.
+    rows: Vec<Option<Vec<Shape>>>,
+    /// All ends, and those of each pool.
+    ends: Option<Vec<End>>,
+    ends_of: Option<Vec<Vec<End>>>,
+    /// Of the gang at hand: when its quota suffices, by the rows that count it.
+    allowed: Vec<(Vec<usize>, Estimate)>,
+}
+
+impl<'a> Known<'a> {
+    fn new(snapshot: &'a Snapshot, ledger: &'a Ledger<'a>) -> Self {
+        Self {
+            snapshot,
+            ledger,
+            rows: vec![None; snapshot.pools.len()],
+            ends: None,
+            ends_of: None,
+            allowed: Vec::new(),
+        }
+    }
+
+    fn ends(&mut self) -> &[End] {
+        self.ends
+            .get_or_insert_with(|| ends(self.snapshot, |_| true))
+    }
+
+    fn ends_of(&mut self, pool: PoolIx) -> &[End] {
+        if self.ends_of.is_none() {
+            let mut by_pool = vec![Vec::new(); self.snapshot.pools.len()];
+            let snapshot = self.snapshot;
+            for end in self.ends() {
+                let own = snapshot.held[end.2].pool;
+                if let Some(list) = own.and_then(|own| by_pool.get_mut(own.index())) {
+                    list.push(*end);
+                }
+            }
+            self.ends_of = Some(by_pool);
+        }
+        let all = self.ends_of.as_deref().unwrap_or_default();
+        all.get(pool.index()).map_or(&[], Vec::as_slice)
+    }
+
+    /// The pool's rows without what other slots keep.
+    fn rows(&mut self, at: PoolIx, others: &[Slot]) -> Cow<'_, [Shape]> {
+        let source = &self.snapshot.pools[at.index()].shapes;
+        let rows = self.rows[at.index()].get_or_insert_with(|| shapes::canonical(source));
+        let here = others.iter().filter(|slot| slot.pool == at);
+        let all = Cow::Borrowed(rows.as_slice());
+        here.fold(all, |rows, slot| Cow::Owned(without(&rows, slot)))
+    }
+}
+
 /// Order of the pools that could hold a slot: soonest, then as the job prefers, then by name.
 type Rank<'a> = (UnixMillis, u32, u32, &'a str, &'a str);
 
 fn slot<'a>(
-    snapshot: &'a Snapshot,
-    ledger: &Ledger<'_>,
+    known: &mut Known<'a>,
     ix: WaitingIx,
     at: PoolIx,
     pool: &'a Pool,
     others: &[Slot],
 ) -> Option<(Rank<'a>, Slot)> {
+    let (snapshot, ledger) = (known.snapshot, known.ledger);
     let gang = &snapshot.waiting[ix.index()];
     let cluster = &snapshot.clusters[pool.cluster.index()];
     let open = is_open(cluster)
@@ -166,14 +229,10 @@ fn slot<'a>(
     {
         return None;
     }
-    let here = others.iter().filter(|slot| slot.pool == at);
-    let rows = here.fold(shapes::canonical(&pool.shapes), |rows, slot| {
-        without(&rows, slot)
-    });
     let is_firm = snapshot.now.since(gang.submitted) > FIRM;
-    let (hosts, missing) = hosts(pool, &rows, &gang.shape, is_firm)?;
-    let mut start = when_free(snapshot, at, missing);
-    let quota = when_allowed(snapshot, ledger, gang, place, need);
+    let (hosts, missing) = hosts(pool, &known.rows(at, others), &gang.shape, is_firm)?;
+    let mut start = when_free(known, at, missing);
+    let quota = when_allowed(known, gang, place, need);
     start.earliest = start.earliest.max(quota.earliest);
     start.latest = start
         .latest
@@ -219,40 +278,46 @@ fn hosts(
     let mut limits: Vec<Resources> = rows.iter().map(used).collect();
     limits.sort_unstable();
     limits.dedup();
-    let emptied = |limit: Resources| -> Vec<Shape> {
-        let row = |row: &Shape| {
-            let free = if used(row) <= limit {
-                row.allocatable
-            } else {
-                row.free
-            };
-            Shape {
-                free,
-                ..row.clone()
-            }
-        };
-        shapes::canonical(&rows.iter().map(row).collect::<Vec<_>>())
+    let then = |row: &Shape, limit: Resources| {
+        if used(row) <= limit {
+            row.allocatable
+        } else {
+            row.free
+        }
     };
+    let ground = |limit: Resources| Ground::with(&pool.levels, rows, |row| then(row, limit));
     let fits = |limit: Resources| {
-        let rows = emptied(limit);
-        fit(&pool.levels, &rows, gang, &least).map(|found| (rows, found))
+        let free = rows.iter().map(|row| (then(row, limit), row.hosts));
+        fits_by_hosts(free, gang, &least)
+            .unwrap_or_else(|| fits_on(&mut ground(limit), &pool.levels, gang, &least))
     };
-    let mut best = fits(*limits.last()?)?;
+    if !fits(*limits.last()?) {
+        return None;
+    }
     // The more hosts are emptied, the more fits: the smallest limit by halving.
     let (mut low, mut high) = (0, limits.len() - 1);
-    if is_firm && fits(limits[0]).is_none() {
+    if is_firm && !fits(limits[0]) {
         low = high;
     }
     while low < high {
         let middle = usize::midpoint(low, high);
-        if let Some(found) = fits(limits[middle]) {
-            (best, high) = (found, middle);
+        if fits(limits[middle]) {
+            high = middle;
         } else {
             low = middle + 1;
         }
     }
-    let (rows_then, found) = best;
-    let after = shapes::subtract(&rows_then, gang, &found.takes).ok()?;
+    let limit = limits[high];
+    let found = fit_on(&mut ground(limit), &pool.levels, gang, &least)?;
+    let emptied = |row: &Shape| Shape {
+        free: then(row, limit),
+        ..row.clone()
+    };
+    let rows_then = shapes::canonical(&rows.iter().map(emptied).collect::<Vec<_>>());
+    let mut after = rows_then.clone();
+    if !shapes::take_out(&mut after, gang, &found.takes) {
+        return None;
+    }
     let mut hosts = touched(&rows_then, &after);
     let kept = hosts.iter().flat_map(|kept| freest(rows, kept));
     let missing = kept.fold(Resources::default(), |sum, (row, hosts)| {
@@ -269,15 +334,16 @@ fn hosts(
     Some((hosts, missing))
 }
 
-/// Hosts that differ between the two, by domain and size.
+/// Hosts that differ between the two, which are canonical, by domain and size.
 fn touched(before: &[Shape], after: &[Shape]) -> Vec<KeptHosts> {
     let mut kept: Vec<KeptHosts> = Vec::new();
     for row in before {
-        let same = |other: &&Shape| {
-            (&other.domains, other.allocatable, other.free)
-                == (&row.domains, row.allocatable, row.free)
-        };
-        let left: u32 = after.iter().filter(same).map(|row| row.hosts).sum();
+        let key = |row: &Shape| (row.allocatable, row.free);
+        let same = after.binary_search_by(|other| {
+            let by_name = other.domains.cmp(&row.domains);
+            by_name.then_with(|| key(other).cmp(&key(row)))
+        });
+        let left = same.map_or(0, |at| after[at].hosts);
         let gone = row.hosts.saturating_sub(left);
         if gone == 0 {
             continue;
@@ -297,11 +363,16 @@ fn touched(before: &[Shape], after: &[Shape]) -> Vec<KeptHosts> {
     kept
 }
 
-/// The freest hosts of that domain and size: positions of rows, and how many of each.
+/// The freest hosts of that domain and size: positions of rows, which are sorted, and how many of
+/// each.
 fn freest(rows: &[Shape], kept: &KeptHosts) -> Vec<(usize, u32)> {
-    let same =
-        |ix: &usize| rows[*ix].domains == kept.domains && rows[*ix].allocatable == kept.allocatable;
-    let mut positions: Vec<usize> = (0..rows.len()).filter(same).collect();
+    let order = |row: &Shape| {
+        let by_name = row.domains.cmp(&kept.domains);
+        by_name.then(row.allocatable.cmp(&kept.allocatable))
+    };
+    let first = rows.partition_point(|row| order(row).is_lt());
+    let same = rows[first..].iter().take_while(|row| order(row).is_eq());
+    let mut positions: Vec<usize> = (first..).zip(same).map(|(ix, _)| ix).collect();
     positions.sort_by_key(|ix| (used(&rows[*ix]), *ix));
     let mut left = kept.hosts;
     let mut chosen = Vec::new();
@@ -353,7 +424,8 @@ pub(crate) fn ends(
 
 /// When that much has gone from the pool: at the earliest if those that end first stand there, at
 /// the latest when all have ended that say when.
-fn when_free(snapshot: &Snapshot, pool: PoolIx, missing: Resources) -> Estimate {
+fn when_free(known: &mut Known<'_>, pool: PoolIx, missing: Resources) -> Estimate {
+    let snapshot = known.snapshot;
     let now = Estimate {
         earliest: snapshot.now,
         latest: Some(snapshot.now),
@@ -361,7 +433,7 @@ fn when_free(snapshot: &Snapshot, pool: PoolIx, missing: Resources) -> Estimate 
     if missing == Resources::default() {
         return now;
     }
-    let ends = ends(snapshot, |held| held.pool == Some(pool));
+    let ends = known.ends_of(pool);
     let mut gone = Resources::default();
     let earliest = ends.iter().find(|(_, _, ix)| {
         gone = gone
@@ -382,13 +454,19 @@ fn when_free(snapshot: &Snapshot, pool: PoolIx, missing: Resources) -> Estimate 
 }
 
 /// When the tenant's quota suffices, if others end as they say.
-fn when_allowed(
-    snapshot: &Snapshot,
-    ledger: &Ledger<'_>,
-    gang: &Waiting,
-    place: Place,
-    need: Resources,
-) -> Estimate {
+fn when_allowed(known: &mut Known<'_>, gang: &Waiting, place: Place, need: Resources) -> Estimate {
+    let counting = known.ledger.counting(place);
+    let same = known.allowed.iter().find(|(rows, _)| *rows == counting);
+    if let Some((_, allowed)) = same {
+        return *allowed;
+    }
+    let allowed = quota_suffices(known, gang, place, need);
+    known.allowed.push((counting, allowed));
+    allowed
+}
+
+fn quota_suffices(all: &mut Known<'_>, gang: &Waiting, place: Place, need: Resources) -> Estimate {
+    let (snapshot, ledger) = (all.snapshot, all.ledger);
     let mut known = true;
     let mut at = snapshot.now;
     if !ledger
@@ -396,7 +474,7 @@ fn when_allowed(
         .covers(need)
     {
         let mut later = ledger.clone();
-        for (end, is_known, ix) in ends(snapshot, |_| true).into_iter().take(MAX_ENDS) {
+        for (end, is_known, ix) in all.ends().iter().copied().take(MAX_ENDS) {
             let held = &snapshot.held[ix];
             let stood = held.place(snapshot);
             later.give_back(held.tenant, stood, held.resources);

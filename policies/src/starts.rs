@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 
-use crate::decide::{Round, places};
-use crate::model::{Cause, Estimate, FlavorIx, Held, Snapshot, WaitingIx};
+use crate::decide::Round;
+use crate::model::{Cause, Estimate, FlavorIx, Held, Shared, Snapshot, WaitingIx};
 use crate::shapes;
 
 /// Work that has run for so long is taken to run for this part of it again, at the soonest: of run
@@ -36,6 +36,17 @@ impl Stream {
         let no_larger = self.ahead[..=magnitude(need)].iter();
         no_larger.fold(need, |sum, ahead| sum.saturating_add(*ahead))
     }
+
+    /// When so much has come free at the soonest. Most of a long queue asks for more than ever
+    /// comes.
+    fn when(&self, wanted: MilliGpus) -> Option<UnixMillis> {
+        let (_, most) = self.freed.last()?;
+        if *most < wanted {
+            return None;
+        }
+        let after = self.freed.partition_point(|(_, sum)| *sum < wanted);
+        self.freed.get(after).map(|(at, _)| *at)
+    }
 }
 
 /// Magnitudes of what a gang asks for: powers of two of thousandths of a GPU.
@@ -56,10 +67,13 @@ fn end(snapshot: &Snapshot, held: &Held) -> (UnixMillis, Option<UnixMillis>) {
 /// Estimates for a queue, asked for in its order.
 pub(crate) struct Starts {
     streams: BTreeMap<FlavorIx, Stream>,
+    /// By look: whether room is what is waited for, and for which reasons that was looked at.
+    waits: Vec<Option<(usize, bool)>>,
 }
 
 impl Starts {
-    pub(crate) fn new(snapshot: &Snapshot) -> Self {
+    pub(crate) fn new(round: &Round<'_>) -> Self {
+        let snapshot = round.snapshot;
         let mut streams: BTreeMap<FlavorIx, Stream> = BTreeMap::new();
         for pool in &snapshot.pools {
             let free = shapes::free(&pool.shapes).gpus;
@@ -85,18 +99,54 @@ impl Starts {
             stream.freed.push((soonest, sum.saturating_add(gpus)));
             stream.last = stream.last.zip(last).map(|(one, other)| one.max(other));
         }
-        Self { streams }
+        Self {
+            streams,
+            waits: vec![None; round.kinds.looks().len()],
+        }
     }
 
     /// When the next of the queue may start; `None` when it waits for something else than room.
     pub(crate) fn of(
         &mut self,
-        round: &Round<'_>,
+        round: &mut Round<'_>,
         ix: WaitingIx,
-        reasons: &[Cause],
+        reasons: &Shared<Vec<Cause>>,
     ) -> Option<Estimate> {
         // A slot is a promise of the latest start, and not of the soonest.
         let slot = round.slot_of(ix).map(|slot| slot.start);
+        if !self.is_for_room(round.kinds.look(ix), reasons) {
+            return slot;
+        }
+        let gang = round.gang(ix);
+        let need = gang.shape.gpus(&gang.shape.least());
+        let asked = round.asked(ix);
+        let soonest = asked.flavors.iter().filter_map(|flavor| {
+            let stream = self.streams.get(flavor)?;
+            let earliest = stream.when(stream.wanted(need))?;
+            // Whoever ends last has left room for all, if it is enough for this many.
+            Some((earliest, *flavor, stream.last))
+        });
+        let Some((earliest, flavor, latest)) = soonest.min() else {
+            return slot;
+        };
+        if let Some(stream) = self.streams.get_mut(&flavor) {
+            let ahead = &mut stream.ahead[magnitude(need)];
+            *ahead = ahead.saturating_add(need);
+        }
+        Some(Estimate {
+            earliest: slot.map_or(earliest, |slot| slot.earliest.min(earliest)),
+            latest: slot.map_or(latest, |slot| slot.latest),
+        })
+    }
+    /// True when room is what is waited for, and will come: looked at once for gangs that look
+    /// alike and share their reasons.
+    fn is_for_room(&mut self, look: usize, reasons: &Shared<Vec<Cause>>) -> bool {
+        let address = reasons.address();
+        if let Some((of, known)) = self.waits[look]
+            && of == address
+        {
+            return known;
+        }
         let for_room = |cause: &Cause| {
             matches!(
                 cause.reason,
@@ -110,32 +160,8 @@ impl Starts {
             cause.cluster.is_none()
                 && matches!(cause.reason, Reason::NeverPlaceable | Reason::ExceedsQuota)
         };
-        if !reasons.iter().any(for_room) || reasons.iter().any(never) {
-            return slot;
-        }
-        let gang = round.gang(ix);
-        let need = gang.shape.gpus(&gang.shape.least());
-        let flavors = places(round.snapshot, gang);
-        let mut flavors: Vec<FlavorIx> = flavors.into_iter().map(|place| place.flavor).collect();
-        flavors.dedup();
-        let soonest = flavors.into_iter().filter_map(|flavor| {
-            let stream = self.streams.get(&flavor)?;
-            let wanted = stream.wanted(need);
-            let after = stream.freed.partition_point(|(_, sum)| *sum < wanted);
-            let (earliest, _) = *stream.freed.get(after)?;
-            // Whoever ends last has left room for all, if it is enough for this many.
-            Some((earliest, flavor, stream.last))
-        });
-        let Some((earliest, flavor, latest)) = soonest.min() else {
-            return slot;
-        };
-        if let Some(stream) = self.streams.get_mut(&flavor) {
-            let ahead = &mut stream.ahead[magnitude(need)];
-            *ahead = ahead.saturating_add(need);
-        }
-        Some(Estimate {
-            earliest: slot.map_or(earliest, |slot| slot.earliest.min(earliest)),
-            latest: slot.map_or(latest, |slot| slot.latest),
-        })
+        let waits = reasons.iter().any(for_room) && !reasons.iter().any(never);
+        self.waits[look] = Some((address, waits));
+        waits
     }
 }

@@ -104,7 +104,7 @@ pub(crate) struct Tree {
 }
 
 /// A one-to-one scramble that leaves zero alone (the finisher of MurmurHash3).
-const fn scramble(mut bits: u64) -> u64 {
+pub(crate) const fn scramble(mut bits: u64) -> u64 {
     bits ^= bits >> 33;
     bits = bits.wrapping_mul(0xff51_afd7_ed55_8ccd);
     bits ^= bits >> 33;

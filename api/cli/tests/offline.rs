@@ -140,7 +140,7 @@ fn a_round_replays_by_exit_code() {
     put("same.json", &Plan::default());
     let more = Unplaced {
         waiting: WaitingIx(0),
-        reasons: Vec::new(),
+        reasons: Vec::new().into(),
         start: None,
     };
     let other = Plan {

@@ -270,7 +270,10 @@ impl Model {
                 let shape = row.record.shape();
                 rows.push(Overflowed {
                     held: ix,
-                    gang: Waiting { shape, ..gang },
+                    gang: Waiting {
+                        shape: shape.into(),
+                        ..gang
+                    },
                 });
             }
         }

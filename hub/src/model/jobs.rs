@@ -11,7 +11,7 @@ use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::FederatedJobStatus;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{Millis, UnixMillis};
-use meridian_policies::model::{GangShape, RoleShape, SliceShape};
+use meridian_policies::model::{GangShape, RoleShape, Shared, SliceShape};
 use meridian_store::KeyValue;
 use meridian_store::keys::ObjectKey;
 
@@ -58,7 +58,7 @@ pub(crate) struct Job {
 #[derive(Clone, Debug)]
 pub(crate) struct GangRow {
     /// Its pods.
-    pub(crate) shape: GangShape,
+    pub(crate) shape: Shared<GangShape>,
     /// The template of each role.
     pub(crate) templates: Vec<TemplateHash>,
     /// From SIGTERM to SIGKILL.
@@ -251,7 +251,8 @@ fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
     Some(GangRow {
         shape: GangShape {
             roles: gang.roles.iter().map(shape).collect(),
-        },
+        }
+        .into(),
         templates: gang.roles.iter().map(hash).collect(),
         grace: gang.grace,
         place_timeout: gang.place_timeout,

@@ -13,8 +13,8 @@ use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
     Accepted, ChoiceIx, Class, ClassIx, ClassRule, Cluster, ClusterFacts, ClusterIx, Contact,
-    Expected, Flavor, FlavorIx, GangShape, Pool, PoolFacts, RegionIx, RoleShape, Snapshot, Tenant,
-    TenantIx, Use, Waiting,
+    Expected, Flavor, FlavorIx, GangShape, Pool, PoolFacts, RegionIx, RoleShape, Shared, Snapshot,
+    Tenant, TenantIx, Use, Waiting,
 };
 use meridian_policies::quota::rows_of;
 
@@ -58,7 +58,7 @@ pub(crate) struct Kind {
     pub(crate) max_runtime: Option<Millis>,
     pub(crate) flavors: Vec<(FlavorIx, u32)>,
     pub(crate) regions: Vec<RegionIx>,
-    pub(crate) shape: GangShape,
+    pub(crate) shape: Shared<GangShape>,
     pub(crate) gpus: MilliGpus,
 }
 
@@ -255,7 +255,7 @@ impl World {
             max_runtime: job.max_runtime.or(own),
             flavors: flavors.collect::<Result<_, _>>()?,
             regions: regions.collect::<Result<_, _>>()?,
-            shape: shape_of(job),
+            shape: shape_of(job).into(),
             gpus,
         })
     }

@@ -202,8 +202,8 @@ impl Round<'_> {
     fn usable(&mut self, ix: WaitingIx) -> Vec<(PoolIx, (u32, u32, u32, i64))> {
         let (snapshot, gang) = (self.snapshot, self.gang(ix));
         let mut usable = Vec::new();
-        for at in 0..self.open.len() {
-            let pool = self.open[at];
+        for at in 0..self.places.open.len() {
+            let pool = self.places.open[at];
             let source = &snapshot.pools[pool.index()];
             let cluster = &snapshot.clusters[source.cluster.index()];
             if !allows_cluster(gang, source.cluster, cluster)

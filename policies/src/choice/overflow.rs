@@ -89,7 +89,7 @@ fn better(
     };
     let present = held.pool.and_then(order)?;
     let mut earlier: Vec<((u32, u32), PoolIx)> = Vec::new();
-    for pool in round.open.iter().copied() {
+    for pool in round.places.open.iter().copied() {
         let source = &snapshot.pools[pool.index()];
         let cluster = &snapshot.clusters[source.cluster.index()];
         // Hosts of others' reservations are not counted here, so such a pool is left alone.

@@ -149,7 +149,7 @@ fn main_role(round: &Round<'_>, ix: WaitingIx) -> Option<usize> {
 /// Pools that the gang may use, by name.
 fn open_to(round: &Round<'_>, ix: WaitingIx) -> Vec<(PoolIx, Preference)> {
     let (snapshot, gang) = (round.snapshot, round.gang(ix));
-    let open = round.open.iter().filter_map(|pool| {
+    let open = round.places.open.iter().filter_map(|pool| {
         let source = &snapshot.pools[pool.index()];
         let cluster = &snapshot.clusters[source.cluster.index()];
         // Hosts that a reservation keeps from it would not be its own when they are free.

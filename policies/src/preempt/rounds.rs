@@ -3,7 +3,7 @@
 //! Owns what a round has promised and taken so far: a placement makes room once, and what is held
 //! is seen by nobody else. Never searches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meridian_api::ids::{GangId, Uid};
@@ -51,12 +51,12 @@ pub(crate) struct Preemptions {
 
 impl Preemptions {
     /// Takes what is held out of the pools' rows.
-    pub(crate) fn new(snapshot: &Snapshot, pools: &mut [crate::decide::PoolState]) -> Self {
-        let waiting: BTreeMap<GangId, WaitingIx> = snapshot
-            .waiting
-            .iter()
-            .map(|row| row.gang)
-            .zip((0..).map(WaitingIx))
+    pub(crate) fn new(snapshot: &Snapshot, pools: &mut [crate::pools::PoolState]) -> Self {
+        let held_for: BTreeSet<GangId> = snapshot.holds.iter().map(|hold| hold.gang).collect();
+        let waiting = snapshot.waiting.iter().map(|row| row.gang);
+        let waiting = waiting.zip((0..).map(WaitingIx));
+        let waiting: BTreeMap<GangId, WaitingIx> = waiting
+            .filter(|(gang, _)| !held_for.is_empty() && held_for.contains(gang))
             .collect();
         let mut own = Self {
             taken: holds::spoken_for(snapshot),
@@ -238,8 +238,8 @@ impl Round<'_> {
             .clone()
             .unwrap_or_default();
         let state = &mut self.pools[pool.index()];
-        holds::show(&mut state.shapes, &kept);
-        let Some(found) = fit(&source.levels, &state.shapes, &gang.shape, &hold.pods) else {
+        holds::show(state.rows_mut(), &kept);
+        let Some(found) = fit(&source.levels, state.rows(), &gang.shape, &hold.pods) else {
             let again = state.keep(self.snapshot, &hold.room);
             self.preemptions.kept[ix.index()] = Some(again);
             return if self.snapshot.now >= hold.until {
@@ -264,7 +264,7 @@ impl Round<'_> {
             };
         }
         let state = &mut self.pools[pool.index()];
-        state.free = shapes::free(&state.shapes).gpus;
+        state.free = shapes::free(state.rows()).gpus;
         self.preemptions.end(ix);
         let gpus = gang.shape.gpus(&hold.pods);
         let score = Score {
@@ -335,8 +335,8 @@ impl Round<'_> {
         let kept = self.preemptions.end(ix);
         if let Some(pool) = hold.pool {
             let state = &mut self.pools[pool.index()];
-            holds::show(&mut state.shapes, &kept);
-            state.free = shapes::free(&state.shapes).gpus;
+            holds::show(state.rows_mut(), &kept);
+            state.free = shapes::free(state.rows()).gpus;
         }
         self.uncharge(hold);
     }

@@ -135,7 +135,7 @@ impl World {
             clusters: Vec::new(),
             lacking: Vec::new(),
             job_gpus: shape.gpus(&shape.most()),
-            shape,
+            shape: shape.into(),
             next_epoch: Epoch::first(StoreGeneration(1)),
             spec_revision: Revision(1),
             evicted_by: Vec::new(),

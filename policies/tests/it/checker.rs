@@ -57,7 +57,7 @@ fn a_gang_that_is_forgotten_or_named_twice_is_found() {
     );
     let silent = Unplaced {
         waiting: WaitingIx(1),
-        reasons: Vec::<Cause>::new(),
+        reasons: Vec::<Cause>::new().into(),
         start: None,
     };
     let found = after(|_, plan| {

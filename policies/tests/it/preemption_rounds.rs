@@ -99,7 +99,7 @@ impl World {
             class,
             submitted: self.now,
             job_gpus: shape.gpus(&shape.most()),
-            shape,
+            shape: shape.into(),
             next_epoch: Epoch::first(StoreGeneration(1)),
             ..Self::template()
         };
@@ -189,7 +189,7 @@ impl World {
             waiting.tenant = it.held.tenant;
             waiting.class = it.held.class;
             waiting.submitted = it.held.since;
-            waiting.shape = it.held.standing.shape.clone();
+            waiting.shape = it.held.standing.shape.clone().into();
             waiting.job_gpus = it.held.resources.gpus;
             waiting.next_epoch = Epoch(it.held.epoch.0 + 1);
             self.hits.push(Hit {
@@ -327,7 +327,7 @@ impl World {
                 started: Some(self.now),
                 saved: None,
                 full: placed.pods.clone(),
-                shape: gang.shape.clone(),
+                shape: (*gang.shape).clone(),
                 seats: seats.into_iter().map(seat).collect(),
                 evictions,
             },

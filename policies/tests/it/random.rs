@@ -263,7 +263,7 @@ fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = W
                 clusters: place.2.into_iter().map(ClusterIx).collect(),
                 lacking: place.3.into_iter().map(lacking).collect(),
                 job_gpus: shape.gpus(&shape.most()),
-                shape,
+                shape: shape.into(),
                 next_epoch: Epoch::first(StoreGeneration(1)),
                 spec_revision: Revision(1),
                 evicted_by: Vec::new(),

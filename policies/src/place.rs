@@ -1,0 +1,490 @@
+//! Places: the best of those that a gang may have.
+//!
+//! Owns the candidates of each different ask, the order in which they are looked at, and what is
+//! remembered of pools that were searched. A pool is searched only when it could still be better
+//! than the best so far: what its score cannot fall below is known from integers alone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
+use std::rc::Rc;
+
+use meridian_api::units::{MilliGpus, Resources};
+
+use crate::candidates::{
+    Preference, Rate, allows_cluster, choice, is_open, lacks, preference_with,
+};
+use crate::choice::cost::{Bill, Fitted, bill};
+use crate::decide::Round;
+use crate::fit::{Fit, fit, fit_on, fits_by_kinds};
+use crate::kinds::Fold;
+use crate::model::{FlavorIx, Place, Pool, PoolIx, Score, Snapshot, Waiting, WaitingIx};
+use crate::quota::{Ledger, Reach};
+use crate::sizes::largest;
+use crate::slots::Mask;
+
+/// Answer of the last search for one shape of gang in one pool.
+struct Remembered {
+    version: u32,
+    budget: Resources,
+    found: Option<(Vec<u32>, Fit)>,
+}
+
+/// A pool that the gangs of one ask may use.
+#[derive(Clone, Copy)]
+struct Candidate {
+    pool: PoolIx,
+    preference: Preference,
+}
+
+/// What those that wait with one ask have in common.
+pub(crate) struct Asked {
+    /// Open pools that they may use, by name.
+    candidates: Vec<Candidate>,
+    /// Where their quota may be counted, in closed pools too: of places that all quota rows count
+    /// alike the first.
+    pub(crate) places: Vec<Place>,
+    /// Hardware of all those pools.
+    pub(crate) flavors: Vec<FlavorIx>,
+}
+
+/// What a score cannot fall below, field by field as in [`Score`], then what ends the tie.
+type Bound = (u32, u32, u32, u32, u64, u32, u64, u32, u64, u64);
+
+/// What a round knows of pools and asks.
+pub(crate) struct Places {
+    /// Pools that take new work, by the names of cluster and pool.
+    pub(crate) open: Vec<PoolIx>,
+    /// Place of each pool in that list; the last for closed ones.
+    order: Vec<usize>,
+    /// Of each pool, which quota rows count it: equal for those that all rows count alike.
+    counted: Vec<u32>,
+    /// Of each pool, what hours there cost: equal for those with the same prices.
+    rates: Vec<u32>,
+    /// By ask.
+    asked: Vec<Option<Rc<Asked>>>,
+    remembered: HashMap<(u32, PoolIx, Mask), Remembered, BuildHasherDefault<Fold>>,
+    /// By shape, then pool: the smallest size does not fit there whoever asks, as room only
+    /// shrinks.
+    never: Vec<bool>,
+}
+
+impl Places {
+    pub(crate) fn new(
+        snapshot: &Snapshot,
+        ledger: &Ledger<'_>,
+        asks: usize,
+        shapes: usize,
+    ) -> Self {
+        let mut by_rows: BTreeMap<Vec<usize>, u32> = BTreeMap::new();
+        let mut by_rate = BTreeMap::new();
+        let (mut counted, mut rates) = (Vec::new(), Vec::new());
+        for pool in &snapshot.pools {
+            let next = u32::try_from(by_rows.len()).unwrap_or(u32::MAX);
+            let rows = ledger.counting(snapshot.place(pool));
+            counted.push(*by_rows.entry(rows).or_insert(next));
+            let facts = &pool.facts;
+            let is_spot = facts.capacity == meridian_api::kinds::gpu_pool::PoolCapacity::Spot;
+            let rate = (pool.flavor, facts.price, facts.borrowed_price, is_spot);
+            let next = u32::try_from(by_rate.len()).unwrap_or(u32::MAX);
+            rates.push(*by_rate.entry(rate).or_insert(next));
+        }
+        let open = open_pools(snapshot);
+        let mut order = vec![usize::MAX; snapshot.pools.len()];
+        for (place, pool) in open.iter().enumerate() {
+            order[pool.index()] = place;
+        }
+        Self {
+            open,
+            order,
+            counted,
+            rates,
+            asked: (0..asks).map(|_| None).collect(),
+            remembered: HashMap::default(),
+            never: vec![false; shapes * snapshot.pools.len()],
+        }
+    }
+
+    /// Room has come back: what was searched may look different.
+    pub(crate) fn forget(&mut self) {
+        self.remembered.clear();
+        self.never.fill(false);
+    }
+}
+
+impl Round<'_> {
+    /// The best place for the gang within `reach`.
+    pub(crate) fn best(
+        &mut self,
+        ix: WaitingIx,
+        reach: Reach,
+        mask: Mask,
+    ) -> Option<(PoolIx, Score, Vec<u32>, Fit)> {
+        self.count_copies(ix, reach);
+        let mut left = self.bids(ix, reach);
+        let mut best: Option<(Score, usize)> = None;
+        // Pools come by what they are at best: the first that is found to be as good is the best.
+        while let Some(at) = first(&left) {
+            let bid = left.swap_remove(at);
+            if let Some((score, _)) = &best
+                && bid.bound > bound_of(score)
+            {
+                break;
+            }
+            let asked = (ix, reach, mask);
+            let Some(score) = self.score(asked, bid.pool, bid.budget, &bid.preference) else {
+                continue;
+            };
+            // Pools come by name, so between equals the first name wins.
+            let better = |(least, order): &(Score, usize)| {
+                let same = Score {
+                    pool: score.pool,
+                    ..least.clone()
+                };
+                (&score, bid.order) < (&same, *order)
+            };
+            if best.as_ref().is_none_or(better) {
+                best = Some((score, bid.order));
+            }
+        }
+        let (score, _) = best?;
+        let pool = score.pool;
+        let key = (self.kinds.of(ix).shape, pool, self.bits_in(pool, mask));
+        let remembered = self.places.remembered.get(&key)?;
+        let (pods, found) = remembered.found.clone()?;
+        Some((pool, score, pods, found))
+    }
+
+    /// Pools that the gang may use and that could hold it, with what they are at best.
+    fn bids(&mut self, ix: WaitingIx, reach: Reach) -> Vec<Bid> {
+        let (snapshot, gang) = (self.snapshot, self.gang(ix));
+        let look = *self.kinds.of(ix);
+        let (least_pods, most_pods) = (gang.shape.least(), gang.shape.most());
+        let least = gang.shape.demand(&least_pods);
+        let most = gang.shape.demand(&most_pods);
+        let is_rigid = least_pods == most_pods;
+        let minds_others = choice(snapshot, gang).minds_others();
+        let mut budgets: Few<u32, Resources> = Few::new();
+        let mut rates: Few<(u32, Rate), u64> = Few::new();
+        let mut bids = Vec::new();
+        let asked = self.asked(ix);
+        let candidates = asked.candidates.iter().copied().enumerate();
+        for (order, Candidate { pool, preference }) in candidates {
+            let never = look.shape as usize * snapshot.pools.len() + pool.index();
+            let free = self.pools[pool.index()].free;
+            if self.places.never[never] || free < least.gpus {
+                continue;
+            }
+            let source = &snapshot.pools[pool.index()];
+            if minds_others
+                && (!self.copies.allows(gang.gang.job, source.cluster)
+                    || !self.others.allow(snapshot, gang, source.cluster))
+            {
+                continue;
+            }
+            let budget = budgets.get(self.places.counted[pool.index()], || {
+                let place = snapshot.place(source);
+                least_of(self.ledger.room(gang.tenant, place, reach), most)
+            });
+            if !budget.covers(least) {
+                continue;
+            }
+            // What an elastic gang costs in the size that it would get is known when that is.
+            let (measure, flavor_order, left_in_pool) = if is_rigid {
+                let rate = (self.places.rates[pool.index()], preference.rate());
+                let measure = rates.get(rate, || {
+                    self.least_measure(gang, source, &preference, reach)
+                });
+                let left = free.saturating_sub(most.gpus).0;
+                (measure, preference.flavor_order, left)
+            } else {
+                (0, 0, 0)
+            };
+            bids.push(Bid {
+                bound: (
+                    preference.shunned,
+                    preference.region_order,
+                    preference.wishes_missed,
+                    preference.flavor_first,
+                    measure,
+                    flavor_order,
+                    0,
+                    0,
+                    0,
+                    left_in_pool,
+                ),
+                order,
+                pool,
+                budget,
+                preference,
+            });
+        }
+        bids
+    }
+
+    /// What the objective comes to if the gang keeps all its wishes and fills its hosts.
+    fn least_measure(
+        &self,
+        gang: &Waiting,
+        source: &Pool,
+        preference: &Preference,
+        reach: Reach,
+    ) -> u64 {
+        let gpus = gang.shape.gpus(&gang.shape.most());
+        let fitted = Fitted {
+            most: gpus,
+            gpus,
+            preferences_missed: 0,
+            left_on_hosts: MilliGpus::ZERO,
+            reach,
+        };
+        self.bill(gang, source, preference, fitted)
+            .measured_by(choice(self.snapshot, gang).objective)
+    }
+
+    fn bill(&self, gang: &Waiting, source: &Pool, likes: &Preference, fitted: Fitted) -> Bill {
+        let worth = self.snapshot.flavors[source.flavor.index()].worth;
+        bill(gang, &source.facts, worth, likes, fitted)
+    }
+
+    /// What gangs with this ask have in common; worked out the first time.
+    pub(crate) fn asked(&mut self, ix: WaitingIx) -> Rc<Asked> {
+        let ask = self.kinds.of(ix).ask as usize;
+        if let Some(known) = &self.places.asked[ask] {
+            return Rc::clone(known);
+        }
+        let (snapshot, gang) = (self.snapshot, self.gang(ix));
+        let mut candidates = Vec::new();
+        let mut places: BTreeMap<Place, u32> = BTreeMap::new();
+        for (pool, source) in (0..).map(PoolIx).zip(&snapshot.pools) {
+            let cluster = &snapshot.clusters[source.cluster.index()];
+            if !allows_cluster(gang, source.cluster, cluster) {
+                continue;
+            }
+            let standing = || self.standings.of(snapshot, gang.choice, source.cluster);
+            let Ok(preference) = preference_with(snapshot, gang, source, standing) else {
+                continue;
+            };
+            places.insert(snapshot.place(source), self.places.counted[pool.index()]);
+            if is_open(cluster) && lacks(gang, source.cluster).is_none() {
+                candidates.push(Candidate { pool, preference });
+            }
+        }
+        let order = &self.places.order;
+        candidates.sort_by_key(|it| order[it.pool.index()]);
+        let mut flavors: Vec<FlavorIx> = places.keys().map(|place| place.flavor).collect();
+        flavors.dedup();
+        let mut seen: Vec<u32> = Vec::new();
+        let mut is_first = |group: u32| {
+            let first = !seen.contains(&group);
+            seen.extend(first.then_some(group));
+            first
+        };
+        let places = places.into_iter().filter(|(_, group)| is_first(*group));
+        let asked = Rc::new(Asked {
+            candidates,
+            places: places.map(|(place, _)| place).collect(),
+            flavors,
+        });
+        self.places.asked[ask] = Some(Rc::clone(&asked));
+        asked
+    }
+
+    fn score(
+        &mut self,
+        (ix, reach, mask): (WaitingIx, Reach, Mask),
+        pool: PoolIx,
+        budget: Resources,
+        preference: &Preference,
+    ) -> Option<Score> {
+        let free = self.pools[pool.index()].free;
+        let (snapshot, gang) = (self.snapshot, self.gang(ix));
+        let most = gang.shape.gpus(&gang.shape.most());
+        let (pods, found) = self.find(ix, pool, mask, budget)?;
+        let gpus = gang.shape.gpus(pods);
+        let fitted = Fitted {
+            most,
+            gpus,
+            preferences_missed: found.preferences_missed,
+            left_on_hosts: found.left_on_hosts,
+            reach,
+        };
+        let source = &snapshot.pools[pool.index()];
+        let bill = self.bill(gang, source, preference, fitted);
+        Some(Score {
+            shunned: preference.shunned,
+            region_order: preference.region_order,
+            wishes_missed: preference.wishes_missed,
+            flavor_first: preference.flavor_first,
+            measure: bill.measured_by(choice(snapshot, gang).objective),
+            flavor_order: preference.flavor_order,
+            short_of_max: most.saturating_sub(gpus).0,
+            preferences_missed: fitted.preferences_missed,
+            left_on_hosts: fitted.left_on_hosts.0,
+            left_in_pool: free.saturating_sub(gpus).0,
+            pool,
+            bill,
+        })
+    }
+
+    /// The largest size of the gang within `budget` that fits in the pool, from memory where
+    /// nothing has changed there.
+    fn find(
+        &mut self,
+        ix: WaitingIx,
+        pool: PoolIx,
+        mask: Mask,
+        budget: Resources,
+    ) -> Option<&(Vec<u32>, Fit)> {
+        let state = &self.pools[pool.index()];
+        let bits = self.bits_in(pool, mask);
+        let key = (self.kinds.of(ix).shape, pool, bits);
+        let remembered = self.places.remembered.get(&key);
+        let known = remembered.is_some_and(|last| match last.found {
+            // The smallest size did not fit, whatever the budget, and room only shrinks.
+            None => true,
+            Some(_) => last.version == state.version && last.budget == budget,
+        });
+        if !known {
+            let version = state.version;
+            let found = self.search(ix, pool, mask, budget);
+            if found.is_none() && bits == 0 {
+                let never = key.0 as usize * self.snapshot.pools.len() + pool.index();
+                self.places.never[never] = true;
+            }
+            let entry = Remembered {
+                version,
+                budget,
+                found,
+            };
+            self.places.remembered.insert(key, entry);
+        }
+        self.places.remembered.get(&key)?.found.as_ref()
+    }
+
+    fn search(
+        &mut self,
+        ix: WaitingIx,
+        pool: PoolIx,
+        mask: Mask,
+        budget: Resources,
+    ) -> Option<(Vec<u32>, Fit)> {
+        let snapshot = self.snapshot;
+        let levels = &snapshot.pools[pool.index()].levels;
+        let gang = &self.gang(ix).shape;
+        let free = self.pools[pool.index()].free;
+        let affords = |pods: &[u32]| {
+            let demand = gang.demand(pods);
+            budget.covers(demand) && demand.gpus <= free
+        };
+        if self.bits_in(pool, mask) == 0 && !self.blocks.mind(pool) {
+            let ground = self.pools[pool.index()].ground(levels);
+            if fits_by_kinds(&ground.tree, gang, &gang.least()) == Some(false) {
+                return None;
+            }
+            return largest(gang, |pods| {
+                let found = affords(pods).then(|| fit_on(ground, levels, gang, pods));
+                found.flatten()
+            });
+        }
+        let seen = self.seen(pool, mask);
+        largest(gang, |pods| {
+            if !affords(pods) {
+                return None;
+            }
+            let rows = self.blocks.view(ix, pool, (gang, pods), &seen)?;
+            fit(levels, &rows, gang, pods)
+        })
+    }
+
+    /// True when the gang, in its smallest size, goes beyond its tenant's nominal quota wherever it
+    /// could go.
+    pub(crate) fn borrows(&mut self, ix: WaitingIx) -> bool {
+        let gang = self.gang(ix);
+        let least = gang.shape.demand(&gang.shape.least());
+        let asked = self.asked(ix);
+        let within = |place: &Place| {
+            let room = self.ledger.room(gang.tenant, *place, Reach::Nominal);
+            room.covers(least)
+        };
+        !asked.places.iter().any(within)
+    }
+}
+
+/// A pool that could hold the gang.
+struct Bid {
+    bound: Bound,
+    order: usize,
+    pool: PoolIx,
+    budget: Resources,
+    preference: Preference,
+}
+
+/// A few answers by key.
+struct Few<K, V>(Vec<(K, V)>);
+
+impl<K: PartialEq, V: Copy> Few<K, V> {
+    const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn get(&mut self, key: K, make: impl FnOnce() -> V) -> V {
+        if let Some((_, value)) = self.0.iter().find(|(known, _)| *known == key) {
+            return *value;
+        }
+        let value = make();
+        self.0.push((key, value));
+        value
+    }
+}
+
+/// The bid that is best at best.
+fn first(bids: &[Bid]) -> Option<usize> {
+    let all = bids.iter().enumerate();
+    let first = all.min_by_key(|(_, bid)| (&bid.bound, bid.order));
+    first.map(|(at, _)| at)
+}
+
+const fn bound_of(score: &Score) -> Bound {
+    (
+        score.shunned,
+        score.region_order,
+        score.wishes_missed,
+        score.flavor_first,
+        score.measure,
+        score.flavor_order,
+        score.short_of_max,
+        score.preferences_missed,
+        score.left_on_hosts,
+        score.left_in_pool,
+    )
+}
+
+/// Pools of clusters that take new work, by the names of cluster and pool.
+fn open_pools(snapshot: &Snapshot) -> Vec<PoolIx> {
+    let open = |ix: &PoolIx| {
+        let pool = &snapshot.pools[ix.index()];
+        is_open(&snapshot.clusters[pool.cluster.index()])
+    };
+    let mut pools: Vec<PoolIx> = (0..)
+        .map(PoolIx)
+        .take(snapshot.pools.len())
+        .filter(open)
+        .collect();
+    pools.sort_by_key(|ix| {
+        let pool = &snapshot.pools[ix.index()];
+        (
+            snapshot.clusters[pool.cluster.index()].name.as_str(),
+            pool.name.as_str(),
+        )
+    });
+    pools
+}
+
+/// The smaller of each component.
+fn least_of(a: Resources, b: Resources) -> Resources {
+    Resources {
+        gpus: a.gpus.min(b.gpus),
+        cpu: a.cpu.min(b.cpu),
+        memory: a.memory.min(b.memory),
+    }
+}

@@ -1,0 +1,81 @@
+//! Pools within a round: what each has left, as rows and as the tree that placement runs on.
+//!
+//! Owns the two forms, which say the same. Never chooses.
+
+use meridian_api::units::MilliGpus;
+
+use crate::fit::{Fit, Ground};
+use crate::model::{GangShape, HoldRoom, Pool, Shape, Snapshot};
+use crate::preempt::holds::{self, Kept};
+use crate::shapes;
+
+/// What a decision knows of one pool.
+pub(crate) struct PoolState {
+    /// Canonical.
+    rows: Vec<Shape>,
+    pub(crate) free: MilliGpus,
+    /// Grows with each placement there.
+    pub(crate) version: u32,
+    /// The rows as a tree; made when it is asked for, and again when others changed the rows.
+    ground: Option<Ground<'static>>,
+}
+
+impl PoolState {
+    pub(crate) fn new(pool: &Pool) -> Self {
+        let rows = shapes::canonical(&pool.shapes);
+        Self {
+            free: shapes::free(&rows).gpus,
+            rows,
+            version: 0,
+            ground: None,
+        }
+    }
+
+    /// Hosts, as they are left.
+    pub(crate) fn rows(&self) -> &[Shape] {
+        &self.rows
+    }
+
+    /// The rows, to be changed and left in canonical form.
+    pub(crate) fn rows_mut(&mut self) -> &mut Vec<Shape> {
+        self.ground = None;
+        &mut self.rows
+    }
+
+    /// The rows as a tree.
+    pub(crate) fn ground(&mut self, levels: &[String]) -> &mut Ground<'static> {
+        let rows = &self.rows;
+        self.ground
+            .get_or_insert_with(|| Ground::new(levels, rows).into_owned())
+    }
+
+    /// Takes room out of what anybody sees; says what was taken.
+    pub(crate) fn keep(&mut self, snapshot: &Snapshot, room: &[HoldRoom]) -> Vec<Kept> {
+        let kept = holds::keep(snapshot, self.rows_mut(), room);
+        self.free = shapes::free(&self.rows).gpus;
+        self.version += 1;
+        kept
+    }
+
+    /// A gang takes what was found for it.
+    pub(crate) fn take(&mut self, gang: &GangShape, found: &Fit, gpus: MilliGpus) {
+        let taken = shapes::take_out(&mut self.rows, gang, &found.takes);
+        assert!(taken, "a fit takes from the shapes it was made for");
+        if let Some(ground) = &mut self.ground
+            && !ground.apply(gang, &found.takes)
+        {
+            self.ground = None;
+        }
+        debug_assert!(self.forms_agree(), "rows and tree say the same");
+        self.free = self.free.saturating_sub(gpus);
+        self.version += 1;
+    }
+
+    fn forms_agree(&self) -> bool {
+        let rows = shapes::canonical(&self.rows);
+        let depth = self.ground.as_ref().map(|ground| ground.tree.depth());
+        let anew = Ground::new(&vec![String::new(); depth.unwrap_or(0)], &rows);
+        let looks = self.ground.as_ref().map(Ground::looks);
+        rows == self.rows && looks.is_none_or(|looks| looks == anew.looks())
+    }
+}
