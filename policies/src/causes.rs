@@ -71,7 +71,8 @@ struct Known {
     /// By look, for gangs without a slot.
     by_look: Vec<Option<Shared<Vec<Cause>>>>,
     by_kind: BTreeMap<(Kind, Mask), Shared<Vec<Cause>>>,
-    by_ask: BTreeMap<(u32, Mask), Vec<Cause>>,
+    /// Without what only some of those who ask so are told; sorted.
+    by_ask: BTreeMap<(u32, Mask), Shared<Vec<Cause>>>,
     rooms: Rooms,
     families: Families,
 }
@@ -98,7 +99,7 @@ impl Known {
         let mask = round.mask_of(ix, Reach::Borrowing);
         let kind = (round.kinds.of(ix).kind, mask);
         let known = self.by_kind.get(&kind).cloned();
-        let reasons = known.unwrap_or_else(|| self.of_kind(round, ix, mask).into());
+        let reasons = known.unwrap_or_else(|| self.of_kind(round, ix, mask));
         self.by_kind
             .entry(kind)
             .or_insert_with(|| Shared::clone(&reasons));
@@ -108,7 +109,7 @@ impl Known {
         reasons
     }
 
-    fn of_kind(&mut self, round: &mut Round<'_>, ix: WaitingIx, mask: Mask) -> Vec<Cause> {
+    fn of_kind(&mut self, round: &mut Round<'_>, ix: WaitingIx, mask: Mask) -> Shared<Vec<Cause>> {
         let gang = round.gang(ix);
         let mut causes = quota::quota(round, ix, &self.families);
         if causes.is_empty() {
@@ -120,16 +121,26 @@ impl Known {
         let ask = (round.kinds.of(ix).ask, mask);
         let rooms = &mut self.rooms;
         let places = self.by_ask.entry(ask);
-        let places = places.or_insert_with(|| rooms.of_places(round, ix, mask));
-        causes.extend(places.iter().cloned());
-        causes.sort();
-        causes.dedup();
+        let places = places.or_insert_with(|| {
+            let mut places = rooms.of_places(round, ix, mask);
+            places.sort();
+            places.dedup();
+            places.into()
+        });
+        if causes.is_empty() && !places.is_empty() {
+            return Shared::clone(places);
+        }
         if causes.is_empty() {
             // Nothing keeps it, yet it was not placed: the next round looks again.
             let message = "not looked at yet".to_owned();
             causes.push(plain(Reason::PendingEvaluation, message));
         }
-        causes
+        causes.reserve_exact(places.len());
+        causes.extend(places.iter().cloned());
+        // Two sorted parts, of which the first is short: a merge.
+        causes.sort();
+        causes.dedup();
+        causes.into()
     }
 }
 
