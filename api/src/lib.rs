@@ -14,6 +14,7 @@ pub mod kinds;
 pub mod meta;
 pub mod quantity;
 pub mod reasons;
+pub mod recurrence;
 pub mod schema;
 pub mod tree;
 pub mod units;

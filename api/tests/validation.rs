@@ -363,10 +363,6 @@ fn a_flavor_changes_the_first_container_of_its_pods() {
 #[test]
 fn what_cannot_be_done_is_refused() {
     refused(
-        &[("/spec/schedule", json!({"window": "nights"}))],
-        "recurring jobs are not started",
-    );
-    refused(
         &[("/spec/roles/1/gpus", json!(0.5))],
         "is 0.5: this release places whole cards only",
     );

@@ -29,6 +29,7 @@ use crate::model::{ContactTerms, Labelled, Model, Situation};
 use crate::offers::OfferKeeper;
 use crate::questions::{Question, answer};
 use crate::rounds::Recorder;
+use crate::runs::RunKeeper;
 use crate::services::ServiceKeeper;
 use crate::sessions::{Orderbook, Refusals, Said, SessionEvent};
 use crate::settle::{settle_gang, settle_job};
@@ -101,6 +102,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) questions: mpsc::Receiver<Question>,
     /// What clusters are told.
     pub(crate) orders: Orderbook,
+    /// Makes runs of jobs that recur.
+    pub(crate) runs: RunKeeper,
     /// Makes jobs of gangs that others made.
     pub(crate) offers: OfferKeeper,
     /// Makes, replaces and deletes replicas of services.
@@ -290,7 +293,9 @@ impl Decider {
             .next_try(wall)
             .map(|at| now.after(at.since(wall)));
         let due = now.after(DECIDE_AT_LEAST_EVERY);
-        [contact, rested]
+        let runs = self.options.runs.next_look();
+        let runs = runs.map(|at| now.after(at.since(wall)));
+        [contact, rested, runs]
             .into_iter()
             .flatten()
             .fold(due, BootMillis::min)
@@ -408,10 +413,12 @@ impl Decider {
         // What has ended is written first: work that is done is not dropped with its owner.
         self.settle(fence).await?;
         let newest = self.options.offers.settle(&mut self.model, fence).await?;
+        let runs = &mut self.options.runs;
+        let run = runs.settle(&mut self.model, &self.committer, fence).await?;
         let situation = self.situation();
         let (services, model) = (&mut self.options.services, &mut self.model);
         let made = services.settle(model, fence, situation).await?;
-        self.not_before = self.not_before.max(newest).max(made);
+        self.not_before = self.not_before.max(newest).max(run).max(made);
         self.decide(fence).await?;
         self.do_chores(fence).await
     }

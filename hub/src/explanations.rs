@@ -131,11 +131,21 @@ pub(crate) fn headline(blockers: &[Blocker]) -> Option<&Blocker> {
     everywhere.or_else(|| blockers.iter().rev().max_by_key(|blocker| blocker.reason))
 }
 
+/// What a recurring job says of its runs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunsStatus {
+    /// The next instant.
+    pub(crate) next: Option<UnixMillis>,
+    /// Names of runs that are not over, the oldest first.
+    pub(crate) active: Vec<String>,
+}
+
 /// The newest explanation, for readers on any task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explanations {
     newest: Arc<RwLock<Arc<Explained>>>,
     saves: Saves,
+    runs: Arc<RwLock<BTreeMap<Uid, RunsStatus>>>,
 }
 
 impl Explanations {
@@ -143,6 +153,30 @@ impl Explanations {
     pub(crate) fn publish(&self, explained: Explained) {
         let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
         *newest = Arc::new(explained);
+    }
+
+    /// Replaces what is known of a recurring job's runs; `None` when it is gone.
+    pub(crate) fn publish_runs(&self, job: Uid, status: Option<RunsStatus>) {
+        let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
+        match status {
+            Some(status) => drop(runs.insert(job, status)),
+            None => drop(runs.remove(&job)),
+        }
+    }
+
+    /// Adds to a recurring job, at reading time, what is known of its runs.
+    fn decorate_recurring(&self, uid: Uid, job: &mut Value) {
+        let runs = self.runs.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = runs.get(&uid) else { return };
+        let Some(object) = job.as_object_mut() else {
+            return;
+        };
+        let status = object.entry("status").or_insert_with(|| json!({}));
+        if let Some(status) = status.as_object_mut() {
+            status.insert("phase".to_owned(), json!("Scheduled"));
+            status.insert("nextScheduled".to_owned(), json!(known.next.map(Time)));
+            status.insert("active".to_owned(), json!(known.active));
+        }
     }
 
     /// The newest.
@@ -164,6 +198,10 @@ impl Explanations {
         let Some(uid) = uid.and_then(|uid| uid.parse::<Uid>().ok()) else {
             return;
         };
+        if job.pointer("/spec/schedule").is_some() {
+            self.decorate_recurring(uid, job);
+            return;
+        }
         if let Some(saved) = self.saves.of_job(uid)
             && let Some(status) = job.get_mut("status").and_then(Value::as_object_mut)
         {

@@ -37,6 +37,7 @@ use crate::model::JOBS;
 use crate::offers::OfferKeeper;
 use crate::questions::{QUESTIONS, Question};
 use crate::rounds::Recorder;
+use crate::runs::RunKeeper;
 use crate::services::ServiceKeeper;
 use crate::sessions::{
     AgentSessions, LogDesk, Orderbook, Refusals, SESSION_EVENTS, SessionEvent, SessionOptions,
@@ -304,6 +305,12 @@ fn decide(
         shared.journal.clone(),
         options.config.offered_class.clone(),
     );
+    let runs = RunKeeper::new(
+        resources.clone(),
+        options.clock.clone(),
+        shared.journal.clone(),
+        shared.explanations.clone(),
+    );
     let services = ServiceKeeper::new(
         Arc::clone(&options.store),
         resources.clone(),
@@ -317,6 +324,7 @@ fn decide(
         events,
         questions,
         orders: shared.orders.clone(),
+        runs,
         offers,
         services,
         explanations: shared.explanations.clone(),

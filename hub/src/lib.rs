@@ -28,6 +28,7 @@ mod promises;
 mod questions;
 mod references;
 mod rounds;
+mod runs;
 mod saves;
 mod services;
 mod sessions;

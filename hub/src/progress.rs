@@ -37,6 +37,12 @@ pub struct JobProgress {
     /// When the newest gang ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,
+    /// Everything that the schedule says up to this instant has been dealt with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs_seen: Option<UnixMillis>,
+    /// The instant of the newest run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_scheduled: Option<UnixMillis>,
     /// Why the newest failure happened.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_failure: String,

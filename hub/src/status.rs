@@ -27,7 +27,11 @@ pub(crate) fn job_status(
     now: UnixMillis,
 ) -> FederatedJobStatus {
     let counts = counts(job, placements);
-    let phase = phase(&counts);
+    let phase = if job.is_recurring() {
+        Phase::Scheduled
+    } else {
+        phase(&counts)
+    };
     let held = placements
         .iter()
         .fold(MilliGpus::ZERO, |sum, row| sum.saturating_add(row.gpus));
@@ -46,6 +50,7 @@ pub(crate) fn job_status(
         cluster: text(placements.iter().map(|row| row.cluster.as_str())),
         flavor: text(placements.iter().map(|row| row.flavor.as_str())),
         gpus: GpuQuantity(if placements.is_empty() { asked() } else { held }),
+        last_scheduled: progress.last_scheduled.map(Time),
         start_time: progress.started.map(Time),
         completion_time: progress.ended.filter(|_| phase.is_final()).map(Time),
         counts,
@@ -108,12 +113,12 @@ fn phase(counts: &GangCounts) -> Phase {
 
 fn reason(job: &Job, phase: Phase) -> String {
     let word = match phase {
-        Phase::Pending if job.object.spec.suspend => "Suspended",
+        Phase::Pending | Phase::Scheduled if job.object.spec.suspend => "Suspended",
         Phase::Pending => "WaitingAgain",
         Phase::Stopping if job.is_deleting() => "Deleted",
         Phase::Stopping => "Suspended",
         Phase::Failed => "GangFailed",
-        Phase::Starting | Phase::Running | Phase::Succeeded => "",
+        Phase::Scheduled | Phase::Starting | Phase::Running | Phase::Succeeded => "",
     };
     word.to_owned()
 }

@@ -31,6 +31,7 @@ mod pools;
 pub mod preempt;
 pub mod quota;
 pub mod record;
+pub mod recurring;
 pub mod reserved;
 mod rules;
 mod search;

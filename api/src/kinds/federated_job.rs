@@ -151,8 +151,9 @@ impl CostAttribution {
     }
 }
 
-/// When a job recurs: by `cron` or at each opening of `window`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// When a job recurs: by `cron` or at each opening of `window`. Each time it becomes a job of its
+/// own, named after it and the minute, which belongs to it and goes with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Schedule {
     /// Five fields: minute, hour, day of month, month, day of week.
@@ -170,6 +171,38 @@ pub struct Schedule {
     /// What happens to runs whose time passed unseen.
     #[serde(default)]
     pub missed_run_policy: MissedRunPolicy,
+    /// A run that could not be started so long after its time is missed; absent = 5m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_deadline: Option<Span>,
+    /// Each run should be done so long after its time: its `finishBy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_within: Option<Span>,
+    /// How many runs that ended well are kept.
+    #[serde(default = "three")]
+    pub successful_runs_kept: u32,
+    /// How many runs that failed are kept.
+    #[serde(default = "one_copy")]
+    pub failed_runs_kept: u32,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            cron: None,
+            window: None,
+            time_zone: None,
+            overlap_policy: OverlapPolicy::default(),
+            missed_run_policy: MissedRunPolicy::default(),
+            start_deadline: None,
+            finish_within: None,
+            successful_runs_kept: three(),
+            failed_runs_kept: one_copy(),
+        }
+    }
+}
+
+fn three() -> u32 {
+    3
 }
 
 /// What happens when the last run is not over.

@@ -273,7 +273,7 @@ fn counts(fates: &[&Fate<'_>]) -> Counts {
         counts.submitted += 1;
         counts.placed += u64::from(fate.placed);
         match fate.phase {
-            Phase::Pending => counts.waiting += 1,
+            Phase::Pending | Phase::Scheduled => counts.waiting += 1,
             Phase::Starting | Phase::Running | Phase::Stopping => counts.running += 1,
             Phase::Succeeded => counts.succeeded += 1,
             Phase::Failed => counts.failed += 1,
@@ -378,7 +378,7 @@ fn lost(seen: &Observed<'_>, stored: &BTreeMap<Uid, &FederatedJob>) -> LostWork 
         let phase = job.map(|status| status.phase).unwrap_or_default();
         let is_newest = newest.get(&key.gang.job) == Some(&key.epoch);
         let counts = match phase {
-            Phase::Pending | Phase::Failed => true,
+            Phase::Pending | Phase::Scheduled | Phase::Failed => true,
             // A place was given again and nothing has started there yet, or it goes on.
             Phase::Starting => attempt.open == 0,
             Phase::Running | Phase::Stopping | Phase::Succeeded => !is_newest,

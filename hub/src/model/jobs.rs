@@ -217,16 +217,32 @@ impl Job {
         Some((origin.cluster.clone(), origin.uid.clone()))
     }
 
+    /// It recurs: nothing of it is placed, its runs are jobs of their own.
+    #[must_use]
+    pub(crate) fn is_recurring(&self) -> bool {
+        self.object.spec.schedule.is_some()
+    }
+
+    /// The recurring job that this one is a run of.
+    #[must_use]
+    pub(crate) fn run_of(&self) -> Option<Uid> {
+        let (uid, name) = self.object.owner()?;
+        crate::runs::scheduled(name, &self.key.name).map(|_| uid)
+    }
+
     /// True when none of its gangs will be placed again.
     #[must_use]
     pub(crate) fn is_over(&self) -> bool {
-        (0..self.gang_count()).all(|index| self.progress.is_over(index))
+        !self.is_recurring() && (0..self.gang_count()).all(|index| self.progress.is_over(index))
     }
 
     /// True when the gang, had it no placement, is to get one (or stays suspended).
     #[must_use]
     pub(crate) fn wants_place(&self, index: u32) -> bool {
-        !self.is_deleting() && index < self.gang_count() && !self.progress.is_over(index)
+        !self.is_recurring()
+            && !self.is_deleting()
+            && index < self.gang_count()
+            && !self.progress.is_over(index)
     }
 }
 
@@ -303,6 +319,14 @@ impl Model {
         }
         self.left_out.remove(&uid);
         self.note_replica(uid, job.service);
+        if let Some(owner) = job.run_of() {
+            self.runs.entry(owner).or_default().insert(uid);
+            self.recurring.insert(owner);
+        }
+        if job.is_recurring() {
+            self.schedules.insert(uid);
+            self.recurring.insert(uid);
+        }
         self.jobs.insert(uid, job);
         self.refresh_job(uid);
     }
@@ -344,6 +368,18 @@ impl Model {
                 self.origins.remove(&origin);
             }
             self.offered.insert(origin);
+        }
+        if let Some(owner) = job.as_ref().and_then(Job::run_of) {
+            if let Some(runs) = self.runs.get_mut(&owner) {
+                runs.remove(&uid);
+                if runs.is_empty() {
+                    self.runs.remove(&owner);
+                }
+            }
+            self.recurring.insert(owner);
+        }
+        if self.schedules.remove(&uid) {
+            self.recurring.insert(uid);
         }
         let count = job.map_or(0, |job| job.gang_count());
         for index in 0..count {

@@ -94,6 +94,12 @@ pub(crate) struct Model {
     origins: BTreeMap<OfferId, Uid>,
     /// Offers to look at: told, gone, or without their job.
     offered: BTreeSet<OfferId>,
+    /// Jobs that recur.
+    schedules: BTreeSet<Uid>,
+    /// Runs of each of them; of one that is gone, too.
+    runs: BTreeMap<Uid, BTreeSet<Uid>>,
+    /// Recurring jobs to look at.
+    recurring: BTreeSet<Uid>,
     /// Clusters whose orders have changed since they were last told.
     untold: BTreeSet<String>,
     /// Jobs as stored that this hub cannot read: what runs of them goes on.
@@ -287,7 +293,7 @@ impl Model {
                     self.unsettled.extend(there.map(|(gang, _)| *gang));
                 }
             }
-            catalog::Changed::Policy => {}
+            catalog::Changed::Policy => self.recurring.extend(self.schedules.iter().copied()),
         }
         // What an offer lacked may be there by this change.
         for (name, cluster) in &self.fleet.clusters {
@@ -335,6 +341,8 @@ impl Model {
             Ok(progress) => {
                 job.progress = progress;
                 job.progress_revision = entry.mod_revision;
+                let owner = job.run_of();
+                self.recurring.extend(owner);
                 self.refresh_job(uid);
             }
             Err(error) => tracing::error!(%uid, %error, "a job's progress cannot be read"),
@@ -469,6 +477,25 @@ impl Model {
         self.jobs.get(self.origins.get(offer)?)
     }
 
+    /// Runs of a recurring job.
+    pub(crate) fn runs(&self, job: Uid) -> impl Iterator<Item = &Uid> {
+        self.runs.get(&job).into_iter().flatten()
+    }
+
+    /// Recurring jobs to look at, at most so many, once.
+    pub(crate) fn take_recurring(&mut self, most: usize) -> Vec<Uid> {
+        let taken: Vec<Uid> = self.recurring.iter().take(most).copied().collect();
+        for uid in &taken {
+            self.recurring.remove(uid);
+        }
+        taken
+    }
+
+    /// Has these recurring jobs looked at.
+    pub(crate) fn look_at_runs(&mut self, jobs: impl IntoIterator<Item = Uid>) {
+        self.recurring.extend(jobs);
+    }
+
     /// Clusters whose orders changed, once.
     pub(crate) fn take_untold(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.untold)
@@ -482,6 +509,8 @@ impl Model {
         self.unsettle_every_service();
         self.untold.extend(self.fleet.clusters.keys().cloned());
         self.offered.extend(self.origins.keys().cloned());
+        self.recurring.extend(self.schedules.iter().copied());
+        self.recurring.extend(self.runs.keys().copied());
         for (name, cluster) in &self.fleet.clusters {
             let uids = cluster.offers.uids();
             self.offered

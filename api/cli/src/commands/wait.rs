@@ -41,8 +41,9 @@ pub(crate) enum Goal {
 #[error("{0:?} is no goal: write finished, delete, phase=PHASE or condition=TYPE[=STATUS]")]
 pub(crate) struct NotAGoal(String);
 
-const PHASES: [Phase; 6] = [
+const PHASES: [Phase; 7] = [
     Phase::Pending,
+    Phase::Scheduled,
     Phase::Starting,
     Phase::Running,
     Phase::Stopping,
@@ -259,7 +260,11 @@ fn judge(goal: &Goal, object: Option<&Value>) -> Option<Exit> {
         Goal::Finished => match phase(object)? {
             Phase::Succeeded => Some(Exit::Done),
             Phase::Failed => Some(ended(object)),
-            Phase::Pending | Phase::Starting | Phase::Running | Phase::Stopping => None,
+            Phase::Pending
+            | Phase::Scheduled
+            | Phase::Starting
+            | Phase::Running
+            | Phase::Stopping => None,
         },
         Goal::Phase(wanted) => {
             let now = phase(object)?;
@@ -267,14 +272,22 @@ fn judge(goal: &Goal, object: Option<&Value>) -> Option<Exit> {
             let passed = match wanted {
                 Phase::Starting => matches!(now, Phase::Running | Phase::Succeeded),
                 Phase::Running => now == Phase::Succeeded,
-                Phase::Pending | Phase::Stopping | Phase::Succeeded | Phase::Failed => false,
+                Phase::Pending
+                | Phase::Scheduled
+                | Phase::Stopping
+                | Phase::Succeeded
+                | Phase::Failed => false,
             };
             match now {
                 now if passed || now == *wanted => Some(Exit::Done),
                 Phase::Failed => Some(ended(object)),
                 // Any other goal can no longer be reached.
                 Phase::Succeeded => Some(Exit::Error),
-                Phase::Pending | Phase::Starting | Phase::Running | Phase::Stopping => None,
+                Phase::Pending
+                | Phase::Scheduled
+                | Phase::Starting
+                | Phase::Running
+                | Phase::Stopping => None,
             }
         }
     }
@@ -453,7 +466,7 @@ mod tests {
 
     #[test]
     fn every_pair_of_phase_and_goal_is_judged() {
-        use Phase::{Failed, Pending, Running, Starting, Stopping, Succeeded};
+        use Phase::{Failed, Pending, Running, Scheduled, Starting, Stopping, Succeeded};
         for wanted in PHASES {
             for now in PHASES {
                 let got = judge(&Goal::Phase(wanted), Some(&job(now.as_str(), "")));
@@ -462,7 +475,7 @@ mod tests {
                     (Starting, Running | Succeeded) | (Running, Succeeded) => Some(Exit::Done),
                     (_, Failed) => Some(Exit::WorkFailed),
                     (_, Succeeded) => Some(Exit::Error),
-                    (_, Pending | Starting | Running | Stopping) => None,
+                    (_, Pending | Scheduled | Starting | Running | Stopping) => None,
                 };
                 assert_eq!(got, want, "{wanted} {now}");
             }

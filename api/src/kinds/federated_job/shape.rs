@@ -8,8 +8,10 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::overrides::set_env;
-use super::{FederatedJob, Flavor, Gang, Role};
+use super::{FederatedJob, FederatedJobSpec, Flavor, Gang, Role};
 use crate::canonical;
+use crate::ids::Uid;
+use crate::meta::{API_VERSION, Spec as _};
 use crate::units::{MilliGpus, Millis, Resources};
 
 /// From SIGTERM to SIGKILL when the job does not say: Kubernetes' own default.
@@ -69,6 +71,18 @@ impl Role {
 }
 
 impl FederatedJob {
+    /// The job that this one belongs to, as its UID and name.
+    #[must_use]
+    pub fn owner(&self) -> Option<(Uid, &str)> {
+        let own = self.metadata.owner_references.iter();
+        let mut own = own.filter(|owner| {
+            owner["apiVersion"] == API_VERSION && owner["kind"] == FederatedJobSpec::KIND
+        });
+        let owner = own.next()?;
+        let uid = owner["uid"].as_str()?.parse().ok()?;
+        Some((uid, owner["name"].as_str()?))
+    }
+
     /// Gangs in one copy of the job; at least 1.
     #[must_use]
     pub fn gangs_per_copy(&self) -> u32 {

@@ -60,6 +60,15 @@ pub struct FederatedJobStatus {
     /// Its work that is saved, while it is placed and tells of checkpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
+    /// When its newest run was due, if it recurs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_scheduled: Option<Time>,
+    /// When its next run is due, if it recurs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_scheduled: Option<Time>,
+    /// Its runs that are not over, if it recurs, the oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub active: Vec<String>,
     /// When its first gang first ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
@@ -87,6 +96,8 @@ pub enum Phase {
     /// It waits for a place.
     #[default]
     Pending,
+    /// It recurs: its runs are jobs of their own.
+    Scheduled,
     /// It has a place and does not run yet.
     Starting,
     /// It runs.
@@ -105,6 +116,7 @@ impl Phase {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
+            Self::Scheduled => "Scheduled",
             Self::Starting => "Starting",
             Self::Running => "Running",
             Self::Stopping => "Stopping",

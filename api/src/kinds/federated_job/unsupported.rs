@@ -17,10 +17,6 @@ pub fn unsupported(job: &FederatedJob) -> Vec<FieldError> {
 }
 
 pub(super) fn check(spec: &FederatedJobSpec, found: &mut Findings) {
-    if spec.schedule.is_some() {
-        let message = "recurring jobs are not started by this release: submit each run by itself";
-        found.unsupported("spec.schedule", message);
-    }
     if spec.run_lease.is_some() {
         let message = "run leases are not renewed by this release: leave it out";
         found.unsupported("spec.runLease", message);

@@ -75,6 +75,10 @@ impl Checked for FederatedJobSpec {
         }
         if let Some(schedule) = &self.schedule {
             schedule.check(found);
+            if self.finish_by.is_some() {
+                let message = "is one instant, and the job recurs: use schedule.finishWithin";
+                found.invalid("spec.finishBy", message);
+            }
         }
         if let Some(policy) = &self.success_policy {
             policy.check(&self.roles, found);
@@ -547,6 +551,9 @@ impl Checkpoint {
     }
 }
 
+/// Most finished runs of one job that are kept, of each sort: a quarter of nights.
+pub const MAX_RUNS_KEPT: usize = 100;
+
 impl Schedule {
     fn check(&self, found: &mut Findings) {
         if self.cron.is_some() == self.window.is_some() {
@@ -569,6 +576,21 @@ impl Schedule {
         }
         if let Some(window) = &self.window {
             found.name("spec.schedule.window", window);
+        }
+        for (path, span) in [
+            ("spec.schedule.startDeadline", self.start_deadline),
+            ("spec.schedule.finishWithin", self.finish_within),
+        ] {
+            found.span(path, span, Millis::seconds(60), MAX_SPAN);
+        }
+        for (path, kept) in [
+            (
+                "spec.schedule.successfulRunsKept",
+                self.successful_runs_kept,
+            ),
+            ("spec.schedule.failedRunsKept", self.failed_runs_kept),
+        ] {
+            found.too_many(path, kept as usize, MAX_RUNS_KEPT);
         }
     }
 }
