@@ -3,6 +3,7 @@
 //! Owns kinds, units, ids, reasons, error codes, validation and JSON schemas. Knows no hub, no
 //! storage and no async runtime.
 
+pub mod calendar;
 pub mod canonical;
 pub mod conditions;
 pub mod document;

@@ -252,6 +252,24 @@ mod tests {
     }
 
     #[test]
+    fn every_second_around_a_gap_knows_what_is_next() {
+        let nightly = cron("30 2 * * *", "Europe/Berlin");
+        let (gap, next) = (at("2026-03-29T01:00:00Z"), at("2026-03-30T00:30:00Z"));
+        // Around the clock in steps that fall on every millisecond, and seconds near it.
+        let coarse = (-7_200_000..=7_200_000_i64).step_by(61_013);
+        for millis in coarse.chain((-5_000..=5_000).step_by(250)) {
+            let now = UnixMillis(gap.0 + millis);
+            let (wanted, last) = if millis < 0 {
+                (gap, at("2026-03-28T01:30:00Z"))
+            } else {
+                (next, gap)
+            };
+            assert_eq!(nightly.next_after(now), Some(wanted), "{millis} ms after");
+            assert_eq!(nightly.last_until(now), Some(last), "{millis} ms after");
+        }
+    }
+
+    #[test]
     fn a_line_that_never_comes_ends() {
         let never = cron("0 0 30 2 *", "UTC");
         assert_eq!(never.next_after(UnixMillis(0)), None);

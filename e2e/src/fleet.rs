@@ -6,6 +6,7 @@
 
 mod lifeline;
 mod objects;
+pub mod person;
 mod small;
 
 use std::collections::BTreeMap;

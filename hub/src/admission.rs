@@ -4,6 +4,7 @@
 //! cluster-scoped objects, and the refusal to delete what still holds work. What it read is
 //! compared in the write's transaction, so that no two replicas accept half of a contradiction.
 
+mod money;
 mod reservation;
 mod service;
 
@@ -15,7 +16,7 @@ use meridian_api::errors::ErrorCode;
 use meridian_api::ids::Revision;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
 use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
-use meridian_api::kinds::{FederatedJob, PriceBook, Tenant, TenantQuota, WorkloadClass};
+use meridian_api::kinds::{FederatedJob, Tenant, TenantQuota, WorkloadClass};
 use meridian_api::quantity::Time;
 use meridian_api::tree;
 use meridian_api::validate::{self, Findings};
@@ -87,7 +88,7 @@ impl Admission for HubAdmission {
                 self.nothing_placed(change, "class", |row, name| row.class == name)
                     .await
             }
-            ("pricebooks", Operation::Create) => self.price_book(change).await,
+            ("pricebooks", Operation::Create | Operation::Update) => self.price_book(change).await,
             ("regions", Operation::Delete) => self.region_delete(change).await,
             ("reservations", Operation::Create | Operation::Update) => {
                 self.reservation(change).await
@@ -184,6 +185,7 @@ impl HubAdmission {
         let name = change.key.name.clone();
         if change.kind.plural == "tenants" {
             put(&mut tenants, &name, change.after)?;
+            self.budget_can_be_counted(tenants.get(&name)).await?;
         } else {
             put(&mut quotas, &name, change.after)?;
         }
@@ -209,24 +211,6 @@ impl HubAdmission {
             return Ok(admitted);
         }
         Ok(Admitted::default())
-    }
-
-    /// Prices stand in one place: which of two books holds would be anybody's guess.
-    async fn price_book(&self, change: &Change<'_>) -> Result<Admitted, Denial> {
-        let others = self.table::<PriceBook>("pricebooks").await?;
-        let Some(other) = others.keys().find(|name| **name != change.key.name) else {
-            return Ok(Admitted::default());
-        };
-        let message = format!("there is PriceBook {other:?} already; put the prices into it");
-        Err(Denial {
-            reason: StatusReason::Invalid,
-            message: String::new(),
-            causes: vec![FieldError::new(
-                "metadata.name",
-                FieldReason::Duplicate,
-                message,
-            )],
-        })
     }
 
     async fn cluster(&self, change: &Change<'_>) -> Result<Admitted, Denial> {

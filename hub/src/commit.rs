@@ -379,12 +379,14 @@ fn news(
         || old.incarnation != cluster.incarnation
         || old.refused != refused;
     let due = situation.boot.since(old.at) >= WRITE_CAPACITY_EVERY;
-    let moved = || old.capacity.as_ref() != Some(&cluster.pools);
+    let moved =
+        || old.capacity.as_ref() != Some(&cluster.pools) || old.held_back != cluster.held_back;
     (urgent || (due && moved())).then(|| Written {
         contact: Some(contact),
         incarnation: cluster.incarnation,
         refused,
         capacity: Some(cluster.pools.clone()),
+        held_back: cluster.held_back.clone(),
         at: situation.boot,
     })
 }
@@ -460,12 +462,14 @@ fn status(
     }
 }
 
-/// What a person should know of a cluster's nodes, pool by pool.
+/// What a person should know of a cluster's nodes, pool by pool, and of gangs that others made.
 fn findings(cluster: &ClusterState) -> Vec<String> {
     let pools = cluster.pools.iter();
     let all = pools.flat_map(|(name, pool)| {
         let findings = pool.findings.iter();
         findings.map(move |finding| format!("{name}: {finding}"))
     });
-    all.take(MAX_FINDINGS).collect()
+    let held_back = cluster.held_back.iter();
+    let held_back = held_back.map(|gang| format!("not queued: {gang}"));
+    held_back.chain(all).take(MAX_FINDINGS).collect()
 }

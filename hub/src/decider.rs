@@ -23,14 +23,12 @@ use crate::decision::placement_change;
 use crate::explanations::{Explained, Explanations};
 use crate::fence::{Commit, Fence};
 use crate::journal::Journal;
+use crate::keepers::Keepers;
 use crate::leadership::{Leadership, Role};
 use crate::metrics::Metrics;
 use crate::model::{ContactTerms, Labelled, Model, Situation};
-use crate::offers::OfferKeeper;
 use crate::questions::{Question, answer};
 use crate::rounds::Recorder;
-use crate::runs::RunKeeper;
-use crate::services::ServiceKeeper;
 use crate::sessions::{Orderbook, Refusals, Said, SessionEvent};
 use crate::settle::{settle_gang, settle_job};
 use crate::views::Views;
@@ -102,12 +100,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) questions: mpsc::Receiver<Question>,
     /// What clusters are told.
     pub(crate) orders: Orderbook,
-    /// Makes runs of jobs that recur.
-    pub(crate) runs: RunKeeper,
-    /// Makes jobs of gangs that others made.
-    pub(crate) offers: OfferKeeper,
-    /// Makes, replaces and deletes replicas of services.
-    pub(crate) services: ServiceKeeper,
+    /// Make and delete jobs because something asks for them.
+    pub(crate) keepers: Keepers,
     /// What reads add to waiting jobs.
     pub(crate) explanations: Explanations,
     /// Sums over the fleet for readers.
@@ -293,7 +287,7 @@ impl Decider {
             .next_try(wall)
             .map(|at| now.after(at.since(wall)));
         let due = now.after(DECIDE_AT_LEAST_EVERY);
-        let runs = self.options.runs.next_look();
+        let runs = self.options.keepers.next_look();
         let runs = runs.map(|at| now.after(at.since(wall)));
         [contact, rested, runs]
             .into_iter()
@@ -303,7 +297,9 @@ impl Decider {
 
     fn hear(&mut self, event: SessionEvent) {
         if !self.model.catalog.clusters.contains_key(&event.cluster) {
-            // Its MemberCluster is gone; its session ends.
+            // Its MemberCluster is gone, or has not come here yet: its session ends, and the agent
+            // attaches anew.
+            self.options.orders.remove(&event.cluster);
             return;
         }
         let cluster = self
@@ -338,8 +334,8 @@ impl Decider {
             }
             Said::HeardAgain | Said::Detached => Vec::new(),
         };
-        let saves = self.options.explanations.saves();
-        saves.take(&self.model, &event.cluster, &touched);
+        let sightings = self.options.explanations.sightings();
+        sightings.take(&self.model, &event.cluster, &touched);
         self.model.touch(&event.cluster, touched);
         self.model.forget_refusals(&event.cluster);
     }
@@ -375,8 +371,7 @@ impl Decider {
     async fn round_when_leading(&mut self) {
         let Some(fence) = self.options.leadership.fence() else {
             if self.term.take().is_some() {
-                self.options.explanations.publish(Explained::default());
-                self.options.explanations.saves().clear();
+                self.options.explanations.clear();
                 self.options.views.clear();
                 self.options.orders.clear();
                 self.options.metrics.leading.set(0);
@@ -412,13 +407,10 @@ impl Decider {
         }
         // What has ended is written first: work that is done is not dropped with its owner.
         self.settle(fence).await?;
-        let newest = self.options.offers.settle(&mut self.model, fence).await?;
-        let runs = &mut self.options.runs;
-        let run = runs.settle(&mut self.model, &self.committer, fence).await?;
         let situation = self.situation();
-        let (services, model) = (&mut self.options.services, &mut self.model);
-        let made = services.settle(model, fence, situation).await?;
-        self.not_before = self.not_before.max(newest).max(run).max(made);
+        let (keepers, model) = (&mut self.options.keepers, &mut self.model);
+        let settled = keepers.settle(model, &self.committer, fence, situation);
+        self.not_before = self.not_before.max(settled.await?);
         self.decide(fence).await?;
         self.do_chores(fence).await
     }
@@ -436,6 +428,13 @@ impl Decider {
         self.options.views.publish(&self.model, situation);
         let explained = self.options.explanations.newest();
         self.committer.show(&self.model, &explained, situation);
+        let deadlines = self.options.explanations.deadlines();
+        deadlines.look(
+            &self.model,
+            &explained,
+            &self.options.journal,
+            situation.now,
+        );
         let now = self.options.clock.boot();
         self.chores.rest(now, now.since(situation.boot));
         self.committer

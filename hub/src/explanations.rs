@@ -15,8 +15,9 @@ use meridian_api::units::UnixMillis;
 use meridian_policies::model::{Cause, Estimate, Plan, Shared, Snapshot};
 use serde_json::{Value, json};
 
+use crate::deadlines::Deadlines;
 use crate::model::Trouble;
-use crate::saves::Saves;
+use crate::sightings::Sightings;
 
 /// What the last decision said of everything that waits.
 #[derive(Debug, Default)]
@@ -144,7 +145,8 @@ pub(crate) struct RunsStatus {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explanations {
     newest: Arc<RwLock<Arc<Explained>>>,
-    saves: Saves,
+    sightings: Sightings,
+    deadlines: Deadlines,
     runs: Arc<RwLock<BTreeMap<Uid, RunsStatus>>>,
 }
 
@@ -153,6 +155,15 @@ impl Explanations {
     pub(crate) fn publish(&self, explained: Explained) {
         let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
         *newest = Arc::new(explained);
+    }
+
+    /// This hub leads no more: it says nothing of anybody's work.
+    pub(crate) fn clear(&self) {
+        self.publish(Explained::default());
+        self.sightings.clear();
+        self.deadlines.clear();
+        let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
+        runs.clear();
     }
 
     /// Replaces what is known of a recurring job's runs; `None` when it is gone.
@@ -186,13 +197,20 @@ impl Explanations {
         Arc::clone(&newest)
     }
 
-    /// The newest checkpoints.
+    /// What agents say of gangs.
     #[must_use]
-    pub(crate) fn saves(&self) -> &Saves {
-        &self.saves
+    pub(crate) fn sightings(&self) -> &Sightings {
+        &self.sightings
     }
 
-    /// Adds to a job, at reading time, why it waits and when it saved its work last.
+    /// What is said of jobs that have a `finishBy`.
+    #[must_use]
+    pub(crate) fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
+    }
+
+    /// Adds to a job, at reading time, why it waits, when it saved its work last and whether it
+    /// will be done in time.
     pub(crate) fn decorate(&self, job: &mut Value) {
         let uid = job.pointer("/metadata/uid").and_then(Value::as_str);
         let Some(uid) = uid.and_then(|uid| uid.parse::<Uid>().ok()) else {
@@ -202,10 +220,9 @@ impl Explanations {
             self.decorate_recurring(uid, job);
             return;
         }
-        if let Some(saved) = self.saves.of_job(uid)
-            && let Some(status) = job.get_mut("status").and_then(Value::as_object_mut)
-        {
-            status.insert("checkpoint".to_owned(), json!(saved));
+        self.deadlines.decorate(uid, job);
+        if let Some(status) = job.get_mut("status").and_then(Value::as_object_mut) {
+            self.sightings.decorate(uid, status);
         }
         let status = job.get("status").and_then(Value::as_object);
         let phase = status

@@ -30,11 +30,13 @@ use crate::explanations::Explanations;
 use crate::housekeeping;
 use crate::identity::{self, Admission, AuthorityError, Identities, Joins};
 use crate::journal::Journal;
+use crate::keepers::Keepers;
 use crate::kinds;
 use crate::leadership::{Election, Leader, Leadership};
 use crate::metrics::Metrics;
 use crate::model::JOBS;
 use crate::offers::OfferKeeper;
+use crate::own_writes::OwnWrites;
 use crate::questions::{QUESTIONS, Question};
 use crate::rounds::Recorder;
 use crate::runs::RunKeeper;
@@ -299,24 +301,16 @@ fn decide(
     events: mpsc::Receiver<SessionEvent>,
     questions: mpsc::Receiver<Question>,
 ) {
-    let offers = OfferKeeper::new(
-        resources.clone(),
-        options.clock.clone(),
-        shared.journal.clone(),
-        options.config.offered_class.clone(),
-    );
-    let runs = RunKeeper::new(
-        resources.clone(),
-        options.clock.clone(),
-        shared.journal.clone(),
-        shared.explanations.clone(),
-    );
-    let services = ServiceKeeper::new(
-        Arc::clone(&options.store),
+    let writes = OwnWrites::new(
         resources.clone(),
         options.clock.clone(),
         shared.journal.clone(),
     );
+    let keepers = Keepers {
+        runs: RunKeeper::new(writes.clone(), shared.explanations.clone()),
+        offers: OfferKeeper::new(writes.clone(), options.config.offered_class.clone()),
+        services: ServiceKeeper::new(Arc::clone(&options.store), writes),
+    };
     let decider = Decider::new(DeciderOptions {
         clock: options.clock.clone(),
         store: Arc::clone(&options.store),
@@ -324,9 +318,7 @@ fn decide(
         events,
         questions,
         orders: shared.orders.clone(),
-        runs,
-        offers,
-        services,
+        keepers,
         explanations: shared.explanations.clone(),
         views: shared.views.clone(),
         journal: shared.journal.clone(),

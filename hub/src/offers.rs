@@ -6,30 +6,22 @@
 //! leader's fence. Objects are written through the API server, as everybody's. Never decides where
 //! or when such a job runs.
 
-use std::sync::Arc;
-
 use futures::StreamExt as _;
 use meridian_api::canonical::hex;
-use meridian_api::ids::{Revision, Uid};
+use meridian_api::ids::Revision;
 use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::validate::MAX_RESTARTS;
 use meridian_api::kinds::federated_job::{
     FederatedJobSpec, Flavor, Origin, Placement, Retry, Role, RoleResources, TopologyRule,
 };
 use meridian_api::quantity::{CpuQuantity, GpuQuantity, MemoryQuantity, SPEED_UNIT, Speed};
-use meridian_apiserver::{
-    ApiStatus, DeleteOptions, FieldValidation, Kind, Preconditions, Resources, StatusReason,
-    WriteOptions,
-};
-use meridian_runtime::Clock;
 use meridian_store::StoreError;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::admission::own_request;
 use crate::fence::Fence;
-use crate::journal::{Gravity, Journal, JournalEntry};
-use crate::model::{JOBS, Model, Offer, OfferId, OfferedRole};
+use crate::model::{Model, Offer, OfferId, OfferedRole};
+use crate::own_writes::{About, Doomed, Outcome, OwnWrites};
 
 /// Jobs made or deleted in one round: they share few durable writes, and the decision of everybody
 /// else's work waits for them.
@@ -49,14 +41,7 @@ pub(crate) enum Wish {
     /// Its job is made.
     Make(Box<FederatedJob>),
     /// Its job is deleted: the pods' owner is gone.
-    Drop {
-        /// Namespace of the job.
-        namespace: String,
-        /// Name of the job.
-        name: String,
-        /// The job, and no other of that name.
-        uid: Uid,
-    },
+    Drop(Doomed),
     /// It cannot be queued, for this reason.
     Hold(String),
 }
@@ -77,11 +62,7 @@ pub(crate) fn wish(model: &Model, id: &OfferId, default_class: Option<&str>) -> 
             if !told || job.is_deleting() || job.is_over() {
                 return Wish::Nothing;
             }
-            Wish::Drop {
-                namespace: job.key.namespace.clone().unwrap_or_default(),
-                name: job.key.name.clone(),
-                uid: job.uid,
-            }
+            Wish::Drop(Doomed::of(job))
         }
     }
 }
@@ -176,41 +157,16 @@ fn job_name(cluster: &str, offer: &Offer) -> String {
 
 /// Carries out what offers ask for.
 pub(crate) struct OfferKeeper {
-    resources: Resources,
-    kind: Arc<Kind>,
-    clock: Clock,
-    journal: Journal,
+    writes: OwnWrites,
     default_class: Option<String>,
 }
 
-/// What came of a write.
-enum Outcome {
-    /// Done, at this revision.
-    Done(Revision),
-    /// It was so already, or is by now: the model is about to show it.
-    Soon,
-    /// It cannot be done.
-    Refused(String),
-    /// The store did not take it.
-    Failed(StoreError),
-}
-
 impl OfferKeeper {
-    /// A keeper that writes through `resources`.
+    /// A keeper that writes with `writes`.
     #[must_use]
-    pub(crate) fn new(
-        resources: Resources,
-        clock: Clock,
-        journal: Journal,
-        default_class: Option<String>,
-    ) -> Self {
-        let kind = resources.registry().plural(JOBS);
-        let kind = Arc::clone(kind.expect("the list of kinds has jobs"));
+    pub(crate) fn new(writes: OwnWrites, default_class: Option<String>) -> Self {
         Self {
-            resources,
-            kind,
-            clock,
-            journal,
+            writes,
             default_class,
         }
     }
@@ -227,7 +183,7 @@ impl OfferKeeper {
             match wish(model, &id, self.default_class.as_deref()) {
                 Wish::Nothing => self.note(model, &id, None),
                 Wish::Hold(why) => self.note(model, &id, Some(why)),
-                wish @ (Wish::Make(_) | Wish::Drop { .. }) => {
+                wish @ (Wish::Make(_) | Wish::Drop(_)) => {
                     if writes.len() < WRITES_A_ROUND {
                         writes.push((id, wish));
                     } else {
@@ -254,7 +210,7 @@ impl OfferKeeper {
                     self.note(model, &id, None);
                 }
                 Outcome::Refused(why) => self.note(model, &id, Some(why)),
-                Outcome::Soon => model.look_again([id]),
+                Outcome::Soon | Outcome::Taken(_) => model.look_again([id]),
                 Outcome::Failed(error) => {
                     model.look_again([id]);
                     failed = Some(error);
@@ -265,55 +221,11 @@ impl OfferKeeper {
     }
 
     async fn carry_out(&self, wish: Wish, fence: Fence) -> Outcome {
-        let compares = vec![fence.compare()];
-        let written = match wish {
-            Wish::Nothing | Wish::Hold(_) => return Outcome::Soon,
-            Wish::Make(job) => self.make(&job, compares).await,
-            Wish::Drop {
-                namespace,
-                name,
-                uid,
-            } => {
-                let options = DeleteOptions {
-                    preconditions: Preconditions {
-                        uid: Some(uid.to_string()),
-                        ..Preconditions::default()
-                    },
-                    compares,
-                    ..DeleteOptions::default()
-                };
-                let namespace = Some(namespace.as_str());
-                let deleted = self
-                    .resources
-                    .delete(&own_request(), &self.kind, namespace, &name, &options)
-                    .await;
-                deleted.map(|deleted| revision(deleted.object()))
-            }
-        };
-        match written {
-            Ok(revision) => Outcome::Done(revision),
-            Err(status) => failure(status),
+        match wish {
+            Wish::Nothing | Wish::Hold(_) => Outcome::Soon,
+            Wish::Make(job) => self.writes.make(&job, fence).await,
+            Wish::Drop(doomed) => self.writes.delete(&doomed, fence).await,
         }
-    }
-
-    async fn make(
-        &self,
-        job: &FederatedJob,
-        compares: Vec<meridian_store::Compare>,
-    ) -> Result<Revision, ApiStatus> {
-        let object = serde_json::to_value(job).expect("a job holds only text, numbers and lists");
-        let options = WriteOptions {
-            field_validation: FieldValidation::Strict,
-            field_manager: "meridian-hub".to_owned(),
-            compares,
-            ..WriteOptions::default()
-        };
-        let namespace = job.metadata.namespace.as_deref();
-        let made = self
-            .resources
-            .create(&own_request(), &self.kind, namespace, object, &options)
-            .await?;
-        Ok(revision(&made.object))
     }
 
     /// Tells, once for each reason, why an offer is not queued.
@@ -329,59 +241,16 @@ impl OfferKeeper {
             return;
         }
         let Some(why) = trouble else { return };
-        self.journal.record(JournalEntry {
-            number: 0,
-            at: self.clock.wall(),
+        let about = About {
             kind: "MemberCluster",
-            namespace: String::new(),
-            name: cluster.clone(),
-            uid: String::new(),
-            gravity: Gravity::Warning,
-            reason: "OfferNotQueued",
-            message: format!(
-                "{}/{} was made there and is not queued: {why}",
-                offer.namespace, offer.name
-            ),
-        });
+            namespace: "",
+            name: cluster,
+            uid: None,
+        };
+        let (namespace, name) = (&offer.namespace, &offer.name);
+        let message = format!("{namespace}/{name} was made there and is not queued: {why}");
+        self.writes.tell(about, "OfferNotQueued", message);
     }
-}
-
-fn failure(status: ApiStatus) -> Outcome {
-    match status.reason {
-        // Gone, there, or changed meanwhile: the model is about to show which.
-        StatusReason::NotFound | StatusReason::AlreadyExists | StatusReason::Conflict => {
-            Outcome::Soon
-        }
-        StatusReason::ServiceUnavailable
-        | StatusReason::Timeout
-        | StatusReason::TooManyRequests
-        | StatusReason::InternalError => Outcome::Failed(StoreError::Unavailable(status.message)),
-        StatusReason::BadRequest
-        | StatusReason::Unauthorized
-        | StatusReason::Forbidden
-        | StatusReason::MethodNotAllowed
-        | StatusReason::NotAcceptable
-        | StatusReason::Expired
-        | StatusReason::RequestEntityTooLarge
-        | StatusReason::UnsupportedMediaType
-        | StatusReason::Invalid => {
-            let causes = status
-                .causes
-                .iter()
-                .map(|cause| format!("; {} {}", cause.path, cause.message));
-            let causes: String = causes.collect();
-            Outcome::Refused(format!("{}{causes}", status.message))
-        }
-    }
-}
-
-/// Revision of an object that was written.
-pub(crate) fn revision(object: &Value) -> Revision {
-    let text = object.pointer("/metadata/resourceVersion");
-    let number = text
-        .and_then(Value::as_str)
-        .and_then(|text| text.parse().ok());
-    Revision(number.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ fn a_job_goes_when_its_offer_is_said_to_be_gone() {
         fixture.model.take_offered();
         how(&mut fixture);
         let looked_at = fixture.model.take_offered().contains(&id("u-1"));
-        looked_at && matches!(wish(&fixture.model, &id("u-1"), None), Wish::Drop { .. })
+        looked_at && matches!(wish(&fixture.model, &id("u-1"), None), Wish::Drop(_))
     };
     assert!(gone(&|fixture| tell(fixture, false, vec![], &["u-1"])));
     assert!(gone(&|fixture| tell(fixture, true, vec![], &[])));

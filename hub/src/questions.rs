@@ -17,8 +17,9 @@ use meridian_policies::model::Contact;
 use meridian_proto::v1;
 use tokio::sync::oneshot;
 
+use crate::deadlines::Outlook;
 use crate::explanations::{Explained, headline};
-use crate::model::{Model, Situation};
+use crate::model::{Job, Model, Situation};
 use crate::placement::{PlacedRole, PlacementRecord};
 use crate::sessions::LogTarget;
 
@@ -90,6 +91,11 @@ fn age(explained: &Explained, situation: Situation) -> u64 {
     situation.now.since(explained.decided).0
 }
 
+/// What is said of a job that is expected to be late.
+fn late(model: &Model, explained: &Explained, situation: Situation, job: &Job) -> Option<v1::Late> {
+    Outlook::of(model, explained, job, situation.now)?.late()
+}
+
 fn queue(
     model: &Model,
     explained: &Explained,
@@ -124,6 +130,7 @@ fn queue(
             blocker: headline(blockers).map(reason),
             submitted_ms: job.submitted().0,
             start: explained.starts.get(gang).copied().map(explain::start),
+            late: late(model, explained, situation, job),
         })
     };
     v1::QueueResponse {

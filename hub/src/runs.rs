@@ -7,7 +7,6 @@
 //! written into the job's progress. Never decides where or when a run is placed.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use meridian_api::canonical::hex;
 use meridian_api::ids::{Revision, Uid};
@@ -16,23 +15,17 @@ use meridian_api::meta::{API_VERSION, Spec as _};
 use meridian_api::quantity::Time;
 use meridian_api::recurrence::Recurrence;
 use meridian_api::units::{Millis, UnixMillis};
-use meridian_apiserver::{
-    ApiStatus, DeleteOptions, FieldValidation, Kind, Preconditions, Resources, StatusReason,
-    WriteOptions,
-};
 use meridian_policies::recurring::{Due, LeftOut, Recurring, Run, RunState, WhyLeftOut, due};
-use meridian_runtime::Clock;
 use meridian_store::keys::{self, Part};
 use meridian_store::{Compare, Operation, StoreError};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::admission::own_request;
 use crate::commit::Committer;
 use crate::explanations::{Explanations, RunsStatus};
 use crate::fence::{Commit, Fence, put};
-use crate::journal::{Gravity, Journal, JournalEntry};
-use crate::model::{JOBS, Job, Model};
+use crate::model::{Job, Model};
+use crate::own_writes::{About, Doomed, Outcome, OwnWrites, Troubles};
 use crate::settle::{Change, Subject, to_json};
 use crate::status::job_status;
 
@@ -141,33 +134,32 @@ fn run(stored: &Value, scheduled: UnixMillis) -> Option<FederatedJob> {
 
 /// Makes and forgets runs.
 pub(crate) struct RunKeeper {
-    resources: Resources,
-    kind: Arc<Kind>,
-    clock: Clock,
-    journal: Journal,
+    writes: OwnWrites,
+    explanations: Explanations,
     /// When each recurring job is looked at next, though nothing happens to it.
     next: BTreeMap<Uid, UnixMillis>,
-    explanations: Explanations,
+    troubles: Troubles,
+}
+
+/// What carrying out came to.
+enum Carried {
+    /// All of it was done, at this revision.
+    Done(Revision),
+    /// Something changed meanwhile: the model is about to show what.
+    Soon,
+    /// Not now, and a person should know why.
+    Not(&'static str, String),
 }
 
 impl RunKeeper {
-    /// A keeper that writes through `resources`.
+    /// A keeper that makes runs with `writes`.
     #[must_use]
-    pub(crate) fn new(
-        resources: Resources,
-        clock: Clock,
-        journal: Journal,
-        explanations: Explanations,
-    ) -> Self {
-        let kind = resources.registry().plural(JOBS);
-        let kind = Arc::clone(kind.expect("the list of kinds has jobs"));
+    pub(crate) fn new(writes: OwnWrites, explanations: Explanations) -> Self {
         Self {
-            resources,
-            kind,
-            clock,
-            journal,
-            next: BTreeMap::new(),
+            writes,
             explanations,
+            next: BTreeMap::new(),
+            troubles: Troubles::default(),
         }
     }
 
@@ -184,150 +176,167 @@ impl RunKeeper {
         committer: &Committer,
         fence: Fence,
     ) -> Result<Revision, StoreError> {
-        let now = self.clock.wall();
+        let now = self.writes.clock().wall();
         let mut newest = Revision::default();
         let due = self.next.iter().filter(|(_, at)| **at <= now);
         let due: Vec<Uid> = due.map(|(uid, _)| *uid).collect();
         model.look_at_runs(due);
-        for uid in model.take_recurring(JOBS_A_ROUND) {
-            let Some(job) = model.job(uid).cloned() else {
-                self.next.remove(&uid);
-                self.explanations.publish_runs(uid, None);
-                newest = newest.max(self.orphans(model, uid, fence).await);
-                continue;
-            };
-            let due = match look(model, &job, now) {
-                Ok(due) => due,
-                Err(why) => {
-                    self.next.insert(uid, now.after(RETRY));
-                    self.tell(&job, Gravity::Warning, "ScheduleNotReady", why);
-                    continue;
-                }
-            };
-            match self.carry_out(&job, &due, fence).await {
+        let uids = model.take_recurring(JOBS_A_ROUND);
+        for (at, uid) in uids.iter().enumerate() {
+            match self.settle_one(model, committer, fence, (*uid, now)).await {
                 Ok(revision) => newest = newest.max(revision),
-                Err(why) => {
-                    self.next.insert(uid, now.after(RETRY));
-                    self.tell(&job, Gravity::Warning, "RunNotMade", why);
-                    continue;
+                Err(error) => {
+                    model.look_at_runs(uids[at..].iter().copied());
+                    return Err(error);
                 }
-            }
-            let status = runs_status(model, &job, due.next);
-            self.explanations.publish_runs(uid, Some(status));
-            match due.next {
-                Some(next) => self.next.insert(uid, next),
-                None => self.next.remove(&uid),
-            };
-            if let Some(change) = seen(model, &job, &due, now)
-                && let Commit::Conflict(at) = committer.write(model, fence, change).await?
-            {
-                newest = newest.max(at);
-                model.look_at_runs([uid]);
             }
         }
         Ok(newest)
     }
 
+    async fn settle_one(
+        &mut self,
+        model: &mut Model,
+        committer: &Committer,
+        fence: Fence,
+        (uid, now): (Uid, UnixMillis),
+    ) -> Result<Revision, StoreError> {
+        let Some(job) = model.job(uid).cloned() else {
+            self.next.remove(&uid);
+            self.troubles.note(uid, None);
+            self.explanations.publish_runs(uid, None);
+            return Ok(self.end_orphans(model, uid, fence).await);
+        };
+        let (carried, due) = match look(model, &job, now) {
+            Ok(due) => (self.carry_out(model, &job, &due, fence).await?, due),
+            Err(why) => (Carried::Not("ScheduleNotReady", why), Due::default()),
+        };
+        match carried {
+            Carried::Done(made) => {
+                self.note(&job, "", None);
+                let written = self.write(model, committer, fence, (&job, &due, now));
+                Ok(made.max(written.await?))
+            }
+            Carried::Soon => {
+                model.look_at_runs([uid]);
+                Ok(Revision::default())
+            }
+            Carried::Not(reason, why) => {
+                self.next.insert(uid, now.after(RETRY));
+                self.note(&job, reason, Some(why));
+                Ok(Revision::default())
+            }
+        }
+    }
+
+    /// Writes down what has been dealt with, and when the job is looked at next.
+    async fn write(
+        &mut self,
+        model: &mut Model,
+        committer: &Committer,
+        fence: Fence,
+        (job, due, now): (&Job, &Due, UnixMillis),
+    ) -> Result<Revision, StoreError> {
+        let uid = job.uid;
+        let status = runs_status(model, job, due.next);
+        self.explanations.publish_runs(uid, Some(status));
+        match due.next {
+            Some(next) => self.next.insert(uid, next),
+            None => self.next.remove(&uid),
+        };
+        let Some(change) = seen(model, job, due, now) else {
+            return Ok(Revision::default());
+        };
+        match committer.write(model, fence, change).await? {
+            Commit::Done(at, _) => Ok(at),
+            Commit::Conflict(at) => {
+                model.look_at_runs([uid]);
+                Ok(at)
+            }
+            Commit::Deposed => Ok(Revision::default()),
+        }
+    }
+
     /// Runs whose job is gone go, too.
-    async fn orphans(&self, model: &Model, job: Uid, fence: Fence) -> Revision {
+    async fn end_orphans(&self, model: &Model, job: Uid, fence: Fence) -> Revision {
         let mut newest = Revision::default();
-        for uid in model.runs(job).copied().collect::<Vec<_>>() {
-            let Some(run) = model.job(uid).filter(|run| !run.is_deleting()) else {
-                continue;
-            };
-            let namespace = run.key.namespace.clone();
-            let gone = self.delete(namespace.as_deref(), &run.key.name, fence);
-            match gone.await {
-                Ok(revision) => newest = newest.max(revision),
-                Err(error) => tracing::warn!(run = %run.key.name, %error, "a run was not deleted"),
+        let runs = model.runs(job).filter_map(|uid| model.job(*uid));
+        for run in runs.filter(|run| !run.is_deleting()) {
+            if let Outcome::Done(at) = self.writes.delete(&Doomed::of(run), fence).await {
+                newest = newest.max(at);
             }
         }
         newest
     }
 
     /// Deletes what is to go, then makes the run that is to start.
-    async fn carry_out(&self, job: &Job, due: &Due, fence: Fence) -> Result<Revision, String> {
+    async fn carry_out(
+        &self,
+        model: &Model,
+        job: &Job,
+        due: &Due,
+        fence: Fence,
+    ) -> Result<Carried, StoreError> {
         let namespace = job.key.namespace.as_deref();
         let mut newest = Revision::default();
         let forgotten = due.forget.iter().take(FORGET_AT_ONCE);
         for name in due.replace.iter().chain(forgotten) {
-            newest = newest.max(self.delete(namespace, name, fence).await?);
+            let run = model.job_named(namespace.unwrap_or_default(), name);
+            let Some(run) = run.filter(|run| !run.is_deleting()) else {
+                continue;
+            };
+            match self.writes.delete(&Doomed::of(run), fence).await {
+                Outcome::Done(at) => newest = newest.max(at),
+                // Gone already.
+                Outcome::Soon => {}
+                Outcome::Taken(why) | Outcome::Refused(why) => {
+                    return Ok(Carried::Not("RunNotDeleted", why));
+                }
+                Outcome::Failed(error) => return Err(error),
+            }
         }
         let Some(scheduled) = due.start else {
-            return Ok(newest);
+            return Ok(Carried::Done(newest));
         };
-        let stored = self.resources.get(&self.kind, namespace, &job.key.name);
-        let stored = stored.await.map_err(|status| status.message)?;
-        let Some(run) = run(&stored, scheduled) else {
-            return Err("its schedule has gone meanwhile".to_owned());
+        let outcome = match self.writes.stored(namespace, &job.key.name).await {
+            Ok(stored) => match run(&stored, scheduled) {
+                Some(run) => self.writes.make(&run, fence).await,
+                None => Outcome::Soon,
+            },
+            Err(outcome) => outcome,
         };
-        let object = serde_json::to_value(&run).expect("a job holds only text, numbers and lists");
-        let options = WriteOptions {
-            field_validation: FieldValidation::Strict,
-            field_manager: "meridian-hub".to_owned(),
-            compares: vec![fence.compare()],
-            ..WriteOptions::default()
-        };
-        let made = self
-            .resources
-            .create(&own_request(), &self.kind, namespace, object, &options)
-            .await;
-        match made {
-            Ok(made) => Ok(newest.max(revision(&made.object))),
-            Err(status) if status.reason == StatusReason::AlreadyExists => {
-                self.is_ours(job, &run.metadata.name).await.map(|()| newest)
+        Ok(match outcome {
+            Outcome::Done(at) => Carried::Done(newest.max(at)),
+            Outcome::Soon => Carried::Soon,
+            Outcome::Taken(_) => {
+                let name = run_name(&job.key.name, scheduled);
+                match model.job_named(namespace.unwrap_or_default(), &name) {
+                    // An earlier try made it, and did not write that down.
+                    Some(there) if there.run_of() == Some(job.uid) => Carried::Done(newest),
+                    Some(_) => {
+                        let why = format!("another job is named {name}: delete that one");
+                        Carried::Not("RunNotMade", why)
+                    }
+                    None => Carried::Soon,
+                }
             }
-            Err(status) => Err(words(status)),
-        }
+            Outcome::Refused(why) => Carried::Not("RunNotMade", why),
+            Outcome::Failed(error) => return Err(error),
+        })
     }
 
-    /// An error when the job of that name is none of its runs.
-    async fn is_ours(&self, job: &Job, name: &str) -> Result<(), String> {
-        let namespace = job.key.namespace.as_deref();
-        let there = self.resources.get(&self.kind, namespace, name).await;
-        let there = there.map_err(|status| status.message)?;
-        let there: FederatedJob =
-            serde_json::from_value(there).map_err(|error| error.to_string())?;
-        if there.owner().is_some_and(|(uid, _)| uid == job.uid) {
-            return Ok(());
-        }
-        Err(format!("another job is named {name}: delete that one"))
-    }
-
-    async fn delete(
-        &self,
-        namespace: Option<&str>,
-        name: &str,
-        fence: Fence,
-    ) -> Result<Revision, String> {
-        let options = DeleteOptions {
-            preconditions: Preconditions::default(),
-            compares: vec![fence.compare()],
-            ..DeleteOptions::default()
+    /// Tells, once for each reason, why a run is not made.
+    fn note(&mut self, job: &Job, reason: &'static str, trouble: Option<String>) {
+        let Some(why) = self.troubles.note(job.uid, trouble) else {
+            return;
         };
-        let deleted = self
-            .resources
-            .delete(&own_request(), &self.kind, namespace, name, &options)
-            .await;
-        match deleted {
-            Ok(deleted) => Ok(revision(deleted.object())),
-            Err(status) if status.reason == StatusReason::NotFound => Ok(Revision::default()),
-            Err(status) => Err(words(status)),
-        }
-    }
-
-    fn tell(&self, job: &Job, gravity: Gravity, reason: &'static str, message: String) {
-        self.journal.record(JournalEntry {
-            number: 0,
-            at: self.clock.wall(),
+        let about = About {
             kind: "FederatedJob",
-            namespace: job.key.namespace.clone().unwrap_or_default(),
-            name: job.key.name.clone(),
-            uid: job.uid.to_string(),
-            gravity,
-            reason,
-            message,
-        });
+            namespace: job.key.namespace.as_deref().unwrap_or_default(),
+            name: &job.key.name,
+            uid: Some(job.uid),
+        };
+        self.writes.tell(about, reason, why);
     }
 }
 
@@ -391,24 +400,6 @@ fn runs_status(model: &Model, job: &Job, next: Option<UnixMillis>) -> RunsStatus
         next,
         active: active.into_iter().map(|run| run.name).collect(),
     }
-}
-
-fn words(status: ApiStatus) -> String {
-    let causes = status
-        .causes
-        .iter()
-        .map(|cause| format!("; {} {}", cause.path, cause.message));
-    let causes: String = causes.collect();
-    format!("{}{causes}", status.message)
-}
-
-/// Revision of an object that was written.
-fn revision(object: &Value) -> Revision {
-    let text = object.pointer("/metadata/resourceVersion");
-    let number = text
-        .and_then(Value::as_str)
-        .and_then(|text| text.parse().ok());
-    Revision(number.unwrap_or_default())
 }
 
 #[cfg(test)]

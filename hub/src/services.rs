@@ -9,7 +9,7 @@ mod keeper;
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::conditions;
-use meridian_api::ids::{Revision, Uid};
+use meridian_api::ids::Revision;
 use meridian_api::kinds::federated_job::RegionChoice;
 use meridian_api::kinds::federated_service::{
     FederatedServiceStatus, READY, REVISION_LABEL, SPREAD_SATISFIED, UP_TO_DATE,
@@ -26,6 +26,7 @@ use meridian_policies::model::{Contact, GangShape, Snapshot};
 use meridian_policies::shapes::copies;
 
 use crate::model::{Job, Model, Service, Situation};
+use crate::own_writes::Doomed;
 pub(crate) use keeper::ServiceKeeper;
 
 /// A replica that ended is replaced this long after its end: one that ends at once must not keep
@@ -40,22 +41,11 @@ pub(crate) struct Wishes {
     /// Replicas to make.
     pub(crate) make: Vec<FederatedJob>,
     /// Replicas to take away.
-    pub(crate) drop: Vec<Dropped>,
+    pub(crate) drop: Vec<Doomed>,
     /// What is so with it.
     pub(crate) status: FederatedServiceStatus,
     /// It is being deleted, and nothing of it is left.
     pub(crate) is_gone: bool,
-}
-
-/// A replica to take away.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Dropped {
-    /// Its job, and no other of that name.
-    pub(crate) uid: Uid,
-    /// Where that is.
-    pub(crate) namespace: String,
-    /// Its name.
-    pub(crate) name: String,
 }
 
 /// One replica as it is at present.
@@ -99,12 +89,8 @@ impl<'a> Replica<'a> {
         !self.is_placed && now.since(self.job.submitted()) > MOVE_AFTER
     }
 
-    fn dropped(&self) -> Dropped {
-        Dropped {
-            uid: self.job.uid,
-            namespace: self.job.key.namespace.clone().unwrap_or_default(),
-            name: self.job.key.name.clone(),
-        }
+    fn doomed(&self) -> Doomed {
+        Doomed::of(self.job)
     }
 }
 
@@ -124,7 +110,7 @@ pub(crate) fn wishes(model: &Model, service: &Service, situation: Situation) -> 
     };
     if service.is_deleting() {
         let there = replicas.iter().filter(|replica| !replica.job.is_deleting());
-        wishes.drop = there.map(Replica::dropped).collect();
+        wishes.drop = there.map(Replica::doomed).collect();
         wishes.is_gone = replicas.is_empty();
         return wishes;
     }
@@ -133,7 +119,7 @@ pub(crate) fn wishes(model: &Model, service: &Service, situation: Situation) -> 
         let rested = ended.is_none_or(|at| situation.now.since(at) >= REPLACE_AFTER);
         replica.job.is_over() && !replica.job.is_deleting() && rested
     });
-    wishes.drop = ended.map(Replica::dropped).collect();
+    wishes.drop = ended.map(Replica::doomed).collect();
     let live: Vec<&Replica<'_>> = replicas.iter().filter(|it| it.is_live()).collect();
     let count = u32::try_from(live.len()).unwrap_or(u32::MAX);
     let is_observed = service
@@ -152,7 +138,7 @@ pub(crate) fn wishes(model: &Model, service: &Service, situation: Situation) -> 
     let dropped = surplus(service, &clusters, &division, &live, desired, situation.now);
     wishes
         .drop
-        .extend(dropped.iter().map(|ix| live[*ix].dropped()));
+        .extend(dropped.iter().map(|ix| live[*ix].doomed()));
     let kept = live.iter().enumerate();
     let kept = kept.filter(|(ix, _)| !dropped.contains(ix));
     let kept: Vec<&Replica<'_>> = kept.map(|(_, replica)| *replica).collect();

@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 
 use meridian_api::conditions;
 use meridian_api::kinds::federated_job::status::{
-    ADMITTED, COMPLETE, FAILED, GangCounts, GangStatus, MAX_GANGS_SHOWN, PLACED, Phase,
-    QUOTA_RESERVED,
+    ADMITTED, COMPLETE, FAILED, FINISHES_IN_TIME, GangCounts, GangStatus, MAX_GANGS_SHOWN, PLACED,
+    Phase, QUOTA_RESERVED,
 };
 use meridian_api::kinds::federated_job::{FederatedJobSpec, FederatedJobStatus};
 use meridian_api::meta::{Condition, ConditionStatus, Object};
 use meridian_api::quantity::{GpuQuantity, Money, Span, Time};
-use meridian_api::units::{MilliGpus, UnixMillis};
+use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::lifecycle::State;
 
 use crate::model::Job;
@@ -172,7 +172,7 @@ fn set_conditions(
     let counts = status.counts;
     let placed = counts.waiting == 0;
     let over = status.phase.is_final();
-    let message = status.message.clone();
+    let (message, ended) = (status.message.clone(), status.completion_time);
     let mut set = |kind: &str, holds: bool, reason: &str, message: &str| {
         let condition = Condition {
             kind: kind.to_owned(),
@@ -220,4 +220,13 @@ fn set_conditions(
         if failed { "GangFailed" } else { "NotFailed" },
         &message,
     );
+    // While it is not over, reads say what is expected (see `deadlines`).
+    if let (Some(finish_by), Some(ended)) = (job.spec.finish_by, ended) {
+        let late = ended.0.since(finish_by.0);
+        let message = format!("ended {} after finishBy ({finish_by})", Span(late));
+        match late {
+            Millis::ZERO => set(FINISHES_IN_TIME, true, "FinishedInTime", ""),
+            _ => set(FINISHES_IN_TIME, false, "FinishedLate", &message),
+        }
+    }
 }

@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use meridian_api::calendar::month_start;
 use meridian_api::ids::Uid;
 use meridian_api::kinds::gpu_pool::{GPUPoolStatus, PoolGpus};
 use meridian_api::kinds::region::{ClusterCounts, GpuCounts, RegionStatus};
-use meridian_api::kinds::tenant::{TenantGpus, TenantStatus};
+use meridian_api::kinds::tenant::{Budget, BudgetStatus, TenantGpus, TenantStatus};
 use meridian_api::kinds::tenant_quota::TenantQuotaStatus;
-use meridian_api::quantity::GpuQuantity;
-use meridian_api::units::MilliGpus;
+use meridian_api::quantity::{GpuQuantity, Money, Time};
+use meridian_api::units::{MicroMoney, MilliGpus, UnixMillis};
 use meridian_policies::model::Contact;
 use meridian_policies::shapes;
 use serde::Serialize;
@@ -37,7 +38,7 @@ impl Views {
     pub(crate) fn publish(&self, model: &Model, situation: Situation) {
         let tables: Tables = BTreeMap::from([
             ("regions", values(regions(model, situation))),
-            ("tenants", values(tenants(model))),
+            ("tenants", values(tenants(model, situation.now))),
             ("tenantquotas", values(quotas(model))),
             ("gpupools", values(pools(model))),
             (
@@ -117,12 +118,19 @@ fn regions(model: &Model, situation: Situation) -> BTreeMap<String, RegionStatus
 }
 
 /// A tenant counts everything below it.
-fn tenants(model: &Model) -> BTreeMap<String, TenantStatus> {
-    let mut tenants: BTreeMap<String, TenantStatus> = model
-        .catalog
-        .tenants
-        .keys()
-        .map(|name| (name.clone(), TenantStatus::default()))
+fn tenants(model: &Model, now: UnixMillis) -> BTreeMap<String, TenantStatus> {
+    let spent = model.spent(now);
+    let names = model.catalog.tenants.keys();
+    let mut tenants: BTreeMap<String, TenantStatus> = names
+        .map(|name| {
+            let spent = spent.get(name).copied().unwrap_or_default();
+            let budget = model.catalog.budget(name);
+            let status = TenantStatus {
+                budget: budget.map(|budget| budget_status(budget, spent, now)),
+                ..TenantStatus::default()
+            };
+            (name.clone(), status)
+        })
         .collect();
     for quota in model.catalog.quotas.values() {
         let spec = &quota.value.spec;
@@ -160,6 +168,16 @@ fn tenants(model: &Model) -> BTreeMap<String, TenantStatus> {
         borrowed.0 = used.0.saturating_sub(nominal.0);
     }
     tenants
+}
+
+fn budget_status(budget: &Budget, spent: MicroMoney, now: UnixMillis) -> BudgetStatus {
+    BudgetStatus {
+        month: Time(month_start(now)),
+        spent: Money(spent),
+        monthly: budget.monthly,
+        currency: budget.currency.clone(),
+        exhausted: spent >= budget.monthly.0,
+    }
 }
 
 /// What a job that is not over does.

@@ -404,6 +404,8 @@ pub struct Snapshot {
     pub gangs: Vec<GangSeen>,
     /// Gangs that others made.
     pub offers: Vec<OfferSeen>,
+    /// Gangs that others made and that lack something, each with what it lacks.
+    pub held_back: Vec<String>,
 }
 
 /// A change since the snapshot. States between two changes may be left out.
@@ -427,6 +429,8 @@ pub enum ClusterEvent {
     Offer(Box<OfferSeen>),
     /// What owned the gang with this UID is gone, or over.
     OfferGone(String),
+    /// These gangs that others made lack something, each with what it lacks.
+    HeldBack(Vec<String>),
 }
 
 /// A snapshot and every change after it. The stream ends when the watch breaks or falls too far

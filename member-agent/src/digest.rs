@@ -29,6 +29,8 @@ pub(crate) struct Digests {
     touched_pools: BTreeSet<String>,
     touched_gangs: BTreeSet<GangId>,
     touched_offers: BTreeSet<String>,
+    held_back: Vec<String>,
+    touched_held_back: bool,
     /// Offers beyond what the hub takes: they are told when others have gone.
     offers_left: BTreeSet<String>,
 }
@@ -49,6 +51,7 @@ impl Digests {
         self.touched_pools.extend(touched.pools.iter().cloned());
         self.touched_gangs.extend(&touched.gangs);
         self.touched_offers.extend(touched.offers.iter().cloned());
+        self.touched_held_back |= touched.held_back;
     }
 
     /// A report told how this gang ended: a digest must say when it is let go, even if none
@@ -63,6 +66,7 @@ impl Digests {
         !self.touched_pools.is_empty()
             || !self.touched_gangs.is_empty()
             || !self.touched_offers.is_empty()
+            || self.touched_held_back
     }
 
     /// Everything, in place of everything.
@@ -71,6 +75,8 @@ impl Digests {
         self.touched_pools.clear();
         self.touched_gangs.clear();
         self.touched_offers.clear();
+        self.touched_held_back = false;
+        self.held_back = view.held_back().to_vec();
         let pools = view
             .pools()
             .filter_map(|name| Some((name.to_owned(), pool(view, name)?)));
@@ -90,6 +96,7 @@ impl Digests {
             pools: self.pools.values().cloned().collect(),
             gangs: self.gangs.values().cloned().collect(),
             offers: self.offers.values().cloned().collect(),
+            held_back: Some(held_back(&self.held_back)),
             ..v1::Digest::default()
         }
     }
@@ -128,6 +135,10 @@ impl Digests {
         }
         self.told.clear();
         self.offer_delta(view, &mut digest);
+        if std::mem::take(&mut self.touched_held_back) && self.held_back != view.held_back() {
+            self.held_back = view.held_back().to_vec();
+            digest.held_back = Some(held_back(&self.held_back));
+        }
         if digest == v1::Digest::default() {
             return None;
         }
@@ -166,6 +177,12 @@ impl Digests {
         }
         self.offers.insert(offer.uid.clone(), offer.clone());
         digest.offers.push(offer);
+    }
+}
+
+fn held_back(gangs: &[String]) -> v1::HeldBack {
+    v1::HeldBack {
+        gangs: gangs.to_vec(),
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Touched {
     pub(crate) gangs: BTreeSet<GangId>,
     /// UIDs of offers that may look different.
     pub(crate) offers: BTreeSet<String>,
+    /// The gangs of others that lack something may be others.
+    pub(crate) held_back: bool,
     /// Gang and epoch pairs of which nothing is left.
     pub(crate) gone: Vec<GangKey>,
     /// Room came free, or may have.
@@ -42,6 +44,7 @@ pub(crate) struct View {
     nodes_of: BTreeMap<String, BTreeSet<String>>,
     gangs: BTreeMap<GangKey, GangSeen>,
     offers: BTreeMap<String, OfferSeen>,
+    held_back: Vec<String>,
     holds: BTreeMap<GangKey, Holds>,
     held: BTreeMap<String, Resources>,
     /// The nodes of each pool that was asked for a place.
@@ -90,6 +93,8 @@ impl View {
             .map(|offer| (offer.uid.clone(), offer))
             .collect();
         touched.offers.extend(self.offers.keys().cloned());
+        self.held_back = snapshot.held_back;
+        touched.held_back = true;
         touched
     }
 
@@ -122,6 +127,10 @@ impl View {
             ClusterEvent::OfferGone(uid) => {
                 self.offers.remove(&uid);
                 touched.offers.insert(uid);
+            }
+            ClusterEvent::HeldBack(gangs) => {
+                self.held_back = gangs;
+                touched.held_back = true;
             }
         }
         touched
@@ -234,6 +243,12 @@ impl View {
     #[must_use]
     pub(crate) fn offer(&self, uid: &str) -> Option<&OfferSeen> {
         self.offers.get(uid)
+    }
+
+    /// Gangs of others that lack something, each with what it lacks.
+    #[must_use]
+    pub(crate) fn held_back(&self) -> &[String] {
+        &self.held_back
     }
 
     /// Every offer, by UID.

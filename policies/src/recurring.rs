@@ -209,9 +209,9 @@ mod tests {
         due(job, at(now))
     }
 
-    fn left_out(count: u32, last: i64, why: WhyLeftOut) -> Option<LeftOut> {
+    fn left_out(count: u32, last: i64, why: WhyLeftOut) -> LeftOut {
         let last = at(last);
-        Some(LeftOut { count, last, why })
+        LeftOut { count, last, why }
     }
 
     #[test]
@@ -233,17 +233,20 @@ mod tests {
         let skip = schedule();
         let late = ask(&skip, false, 10, &[], 58);
         assert_eq!(late.start, None);
-        assert_eq!(late.left_out, left_out(4, 50, WhyLeftOut::Missed));
+        assert_eq!(late.left_out, Some(left_out(4, 50, WhyLeftOut::Missed)));
         let just_in_time = ask(&skip, false, 10, &[], 53);
         assert_eq!(just_in_time.start, Some(at(50)));
-        assert_eq!(just_in_time.left_out, left_out(3, 40, WhyLeftOut::Missed));
+        assert_eq!(
+            just_in_time.left_out,
+            Some(left_out(3, 40, WhyLeftOut::Missed))
+        );
         let once = Schedule {
             missed_run_policy: MissedRunPolicy::RunOnce,
             ..schedule()
         };
         let made_up = ask(&once, false, 10, &[], 58);
         assert_eq!((made_up.start, made_up.seen), (Some(at(50)), Some(at(50))));
-        assert_eq!(made_up.left_out, left_out(3, 40, WhyLeftOut::Missed));
+        assert_eq!(made_up.left_out, Some(left_out(3, 40, WhyLeftOut::Missed)));
     }
 
     #[test]
@@ -255,7 +258,7 @@ mod tests {
         };
         let forbid = ask(&of(OverlapPolicy::Forbid), false, 10, &running, 21);
         assert_eq!((forbid.start, forbid.seen), (None, Some(at(20))));
-        assert_eq!(forbid.left_out, left_out(1, 20, WhyLeftOut::Overlap));
+        assert_eq!(forbid.left_out, Some(left_out(1, 20, WhyLeftOut::Overlap)));
         let allow = ask(&of(OverlapPolicy::Allow), false, 10, &running, 21);
         assert_eq!((allow.start, allow.replace.len()), (Some(at(20)), 0));
         let replace = ask(&of(OverlapPolicy::Replace), false, 10, &running, 21);
@@ -273,7 +276,10 @@ mod tests {
         };
         let suspended = ask(&once, true, 10, &[], 58);
         assert_eq!((suspended.start, suspended.seen), (None, Some(at(50))));
-        assert_eq!(suspended.left_out, left_out(4, 50, WhyLeftOut::Suspended));
+        assert_eq!(
+            suspended.left_out,
+            Some(left_out(4, 50, WhyLeftOut::Suspended))
+        );
         assert_eq!(ask(&once, false, 50, &[], 58).start, None, "resumed");
     }
 

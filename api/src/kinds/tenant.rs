@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::errors::FieldReason;
 use crate::meta::{Condition, Object, Spec};
-use crate::quantity::{GpuQuantity, Money};
+use crate::quantity::{GpuQuantity, Money, Time};
 use crate::validate::{Checked, Findings};
 
 /// A tenant.
@@ -39,7 +39,8 @@ pub struct TenantSpec {
     /// What its jobs may name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Allowed>,
-    /// Money it may spend. Recorded; this release does not hold back jobs because of it.
+    /// Money that it, with everything below it, may spend. What its work holds is counted by the
+    /// prices of the PriceBook, whose currency it must be in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
 }
@@ -91,7 +92,7 @@ pub struct Allowed {
 pub struct Budget {
     /// ISO 4217 code: `EUR`.
     pub currency: String,
-    /// Amount for each calendar month.
+    /// Amount for each calendar month, in UTC.
     pub monthly: Money,
     /// Percentages of the amount at which its owners are told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -126,9 +127,28 @@ pub struct TenantStatus {
     pub running_jobs: u32,
     /// Jobs that wait.
     pub queued_jobs: u32,
+    /// Money of this month, if it has a budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetStatus>,
     /// `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// What is left of a budget.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BudgetStatus {
+    /// When the month began.
+    pub month: Time,
+    /// Spent in it by the tenant and everything below it.
+    pub spent: Money,
+    /// To be spent at most.
+    pub monthly: Money,
+    /// ISO 4217 code of both.
+    pub currency: String,
+    /// All of it is spent.
+    pub exhausted: bool,
 }
 
 /// GPUs of a tenant.

@@ -5,7 +5,7 @@
 use meridian_api::kinds::member_cluster::{Backend, MemberClusterSpec};
 use meridian_api::kinds::region::RegionSpec;
 use meridian_api::meta::{GROUP, Spec, VERSION};
-use meridian_apiserver::{FieldValidation, Request, Resources, WriteOptions};
+use meridian_apiserver::{FieldValidation, Request, Resources, StatusReason, WriteOptions};
 use serde_json::{Value, json};
 
 use super::{FleetError, FleetRegion};
@@ -47,7 +47,8 @@ pub fn object(kind: &str, name: &str, spec: impl Into<Value>) -> Value {
     })
 }
 
-/// Makes a cluster-scoped object the way every user does.
+/// Makes a cluster-scoped object the way every user does; a store that outlived an earlier
+/// federation has it already.
 pub(super) async fn make(resources: &Resources, object: Value) -> Result<(), FleetError> {
     let text = |path: &str| {
         let text = object.pointer(path).and_then(Value::as_str);
@@ -67,7 +68,9 @@ pub(super) async fn make(resources: &Resources, object: Value) -> Result<(), Fle
     };
     let request = Request::default();
     let made = resources.create(&request, &known, None, object.clone(), &options);
-    made.await
-        .map(drop)
-        .map_err(|status| refused(status.message))
+    match made.await {
+        Ok(_) => Ok(()),
+        Err(status) if status.reason == StatusReason::AlreadyExists => Ok(()),
+        Err(status) => Err(refused(status.message)),
+    }
 }

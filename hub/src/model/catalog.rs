@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 
 use meridian_api::ids::Revision;
 use meridian_api::kinds::price_book::PriceBookSpec;
+use meridian_api::kinds::tenant::Budget;
 use meridian_api::kinds::{
     GPUPool, MemberCluster, PriceBook, Region, Reservation, Tenant, TenantQuota, TimeWindow,
     WorkloadClass,
 };
+use meridian_api::tree::MAX_TREE_DEPTH;
 use meridian_store::KeyValue;
 use meridian_store::keys::ObjectKey;
 use serde::de::DeserializeOwned;
@@ -103,6 +105,26 @@ impl Catalog {
             }
             _ => None,
         }
+    }
+}
+
+impl Catalog {
+    /// A tenant, then every one above it.
+    pub(crate) fn upward<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = &'a str> {
+        let above = |name: &&'a str| {
+            let tenant = self.tenants.get(*name)?;
+            tenant.value.spec.parent.as_deref()
+        };
+        std::iter::successors(Some(tenant), above).take(MAX_TREE_DEPTH + 1)
+    }
+
+    /// A tenant's budget, if what is spent can be counted against it: prices are in its currency.
+    pub(crate) fn budget(&self, tenant: &str) -> Option<&Budget> {
+        let budget = self.tenants.get(tenant)?.value.spec.budget.as_ref()?;
+        let currency = self.prices().map(|book| book.currency.as_str());
+        currency
+            .is_none_or(|currency| currency == budget.currency)
+            .then_some(budget)
     }
 }
 

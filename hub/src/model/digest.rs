@@ -45,6 +45,8 @@ pub(crate) struct Digest {
     pub(crate) offers: Vec<Offer>,
     /// Those whose owner is gone.
     pub(crate) removed_offers: Vec<String>,
+    /// Gangs of others that lack something; `None` = as before.
+    pub(crate) held_back: Option<Vec<String>>,
 }
 
 impl Digest {
@@ -66,6 +68,7 @@ impl Digest {
             removed_gangs: removed.collect::<Result<_, _>>()?,
             offers: digest.offers.iter().filter_map(Offer::read).collect(),
             removed_offers: digest.removed_offers.clone(),
+            held_back: digest.held_back.as_ref().map(|held| shown(&held.gangs)),
         })
     }
 }
@@ -107,14 +110,14 @@ fn pool(pool: &v1::Pool) -> Result<(String, PoolState), Malformed> {
         levels: pool.levels.clone(),
         shapes: shapes::canonical(&rows),
         out: MilliGpus(pool.out_milli_gpus),
-        findings: findings(pool),
+        findings: shown(&pool.findings),
     };
     Ok((pool.name.clone(), state))
 }
 
-/// The first findings of a pool, cut to what a person reads.
-fn findings(pool: &v1::Pool) -> Vec<String> {
-    let texts = pool.findings.iter().take(MAX_FINDINGS);
+/// The first of these texts, cut to what a person reads.
+fn shown(texts: &[String]) -> Vec<String> {
+    let texts = texts.iter().take(MAX_FINDINGS);
     let texts = texts.map(|text| text.chars().take(MAX_TEXT).collect());
     texts.collect()
 }

@@ -61,6 +61,8 @@ pub(crate) struct ClusterState {
     pub(crate) tells_offers: bool,
     /// Gangs that others made there.
     pub(crate) offers: Offers,
+    /// Those that lack something, each with what it lacks.
+    pub(crate) held_back: Vec<String>,
     /// Epochs of orders that it will not carry out.
     pub(crate) refused: BTreeMap<GangId, Epoch>,
     /// What was last written of it to the store.
@@ -97,6 +99,8 @@ pub(crate) struct Written {
     pub(crate) refused: Option<&'static str>,
     /// Capacity.
     pub(crate) capacity: Option<BTreeMap<String, PoolState>>,
+    /// Gangs of others that lack something, in its status.
+    pub(crate) held_back: Vec<String>,
     /// Boot clock of the write.
     pub(crate) at: BootMillis,
 }
@@ -258,6 +262,11 @@ impl ClusterState {
         touched.extend(digest.seen.iter().map(|(gang, _)| *gang));
         self.offers
             .absorb(digest.full, digest.offers, digest.removed_offers);
+        match digest.held_back {
+            Some(held_back) => self.held_back = held_back,
+            None if digest.full => self.held_back.clear(),
+            None => {}
+        }
         self.pools.extend(digest.pools);
         self.seen.extend(digest.seen);
         touched

@@ -1,27 +1,39 @@
-//! What tenants have held, as stored: one key per tenant.
+//! What tenants have held and spent, as stored: one key per tenant.
 //!
 //! Owns the table, and the writes that keep it up: of what ends, in the same transaction, and of
-//! what runs, hourly. Never decides what a share is.
+//! what runs, hourly. Never decides what a share is, nor what a budget forbids.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use meridian_api::ids::Revision;
-use meridian_api::units::UnixMillis;
+use meridian_api::units::{MicroMoney, UnixMillis};
 use meridian_policies::history::{History, use_of};
 use meridian_policies::model::Use;
+use meridian_policies::spending::{Spending, cost};
 use meridian_store::{Compare, KeyValue, Op, keys};
+use serde::{Deserialize, Serialize};
 
 use super::Model;
+use super::tariff::Tariff;
 use crate::fence::put;
 use crate::placement::PlacementRecord;
 
 /// Milliseconds of an hour: what runs is entered once in each.
 const HOUR: i64 = 3_600_000;
 
+/// What one tenant itself has held, and what that has cost. As stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Past {
+    #[serde(flatten)]
+    history: History,
+    spending: Spending,
+}
+
 /// Histories by tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Histories(BTreeMap<String, (History, Revision)>);
+pub(crate) struct Histories(BTreeMap<String, (Past, Revision)>);
 
 impl Histories {
     /// Puts one in.
@@ -31,9 +43,8 @@ impl Histories {
             return;
         }
         match serde_json::from_slice(&entry.value) {
-            Ok(history) => {
-                self.0
-                    .insert(tenant.to_owned(), (history, entry.mod_revision));
+            Ok(past) => {
+                self.0.insert(tenant.to_owned(), (past, entry.mod_revision));
             }
             Err(error) => tracing::error!(tenant, %error, "a stored history cannot be read"),
         }
@@ -53,19 +64,19 @@ impl Histories {
     /// What a tenant has held on average, lately most.
     #[must_use]
     pub(crate) fn average(&self, tenant: &str, now: UnixMillis) -> Use {
-        let history = self.0.get(tenant).map(|(history, _)| history);
-        history.map_or_else(Use::default, |history| history.average(now))
+        let past = self.0.get(tenant).map(|(past, _)| past);
+        past.map_or_else(Use::default, |past| past.history.average(now))
     }
 
-    fn of(&self, tenant: &str) -> (History, Revision) {
+    fn of(&self, tenant: &str) -> (Past, Revision) {
         self.0.get(tenant).copied().unwrap_or_default()
     }
 }
 
 /// A write of one tenant's history, and the compare that it stands on.
-fn write(tenant: &str, history: &History, revision: Revision) -> (Compare, Op) {
+fn write(tenant: &str, past: &Past, revision: Revision) -> (Compare, Op) {
     let key = keys::history(tenant);
-    let value = serde_json::to_vec(history).expect("a history holds only numbers");
+    let value = serde_json::to_vec(past).expect("a history holds only numbers");
     (
         Compare::ModRevision(key.clone(), revision),
         put(key, Bytes::from(value)),
@@ -80,39 +91,88 @@ impl Model {
         record: &PlacementRecord,
         now: UnixMillis,
     ) -> Option<(Compare, Op)> {
-        let (mut history, revision) = self.histories.of(&record.tenant);
-        let before = history;
-        self.enter(&mut history, record, now);
+        let (mut past, revision) = self.histories.of(&record.tenant);
+        let before = past;
+        self.enter(&mut past, &Tariff::new(&self.catalog), record, now);
         let is_known = self.catalog.tenants.contains_key(&record.tenant);
-        (is_known && history != before).then(|| write(&record.tenant, &history, revision))
+        (is_known && past != before).then(|| write(&record.tenant, &past, revision))
     }
 
     /// Tenants whose running work has not been entered since the hour began, and the writes that
     /// enter it.
     pub(crate) fn histories_due(&self, now: UnixMillis) -> Vec<(Compare, Op)> {
         let hour = UnixMillis(now.0.div_euclid(HOUR) * HOUR);
-        let mut due: BTreeMap<&str, (History, Revision)> = BTreeMap::new();
+        let tariff = Tariff::new(&self.catalog);
+        let mut due: BTreeMap<&str, (Past, Revision)> = BTreeMap::new();
         for row in self.placements.values() {
             let tenant = row.record.tenant.as_str();
             let stored = self.histories.of(tenant);
-            if stored.0.until >= hour || !self.catalog.tenants.contains_key(tenant) {
+            if stored.0.history.until >= hour || !self.catalog.tenants.contains_key(tenant) {
                 continue;
             }
-            let (history, _) = due.entry(tenant).or_insert(stored);
-            self.enter(history, &row.record, now);
+            let (past, _) = due.entry(tenant).or_insert(stored);
+            self.enter(past, &tariff, &row.record, now);
         }
-        let written = due.into_iter().map(|(tenant, (mut history, revision))| {
-            history.until = now;
-            write(tenant, &history, revision)
+        let written = due.into_iter().map(|(tenant, (mut past, revision))| {
+            past.history.until = now;
+            write(tenant, &past, revision)
         });
         written.collect()
     }
 
-    /// Enters what a placement holds, from where it was last entered.
-    fn enter(&self, history: &mut History, record: &PlacementRecord, now: UnixMillis) {
+    /// Enters what a placement holds and costs, from where it was last entered.
+    fn enter(
+        &self,
+        past: &mut Past,
+        tariff: &Tariff<'_>,
+        record: &PlacementRecord,
+        now: UnixMillis,
+    ) {
         let prices = self.catalog.prices();
         let worth = prices.map_or(1000, |book| book.worth(&record.flavor).0.into());
-        let from = record.decided.max(history.until);
-        history.add(use_of(record.resources(), worth), from, now);
+        let from = record.decided.max(past.history.until);
+        past.history
+            .add(use_of(record.resources(), worth), from, now);
+        past.spending.add(tariff.per_hour(record), from, now);
+    }
+
+    /// Money that each tenant, with everything below it, has spent in the month of `now`: what is
+    /// stored, and what its running work has cost since that was written. Only tenants below one
+    /// with a budget are counted.
+    #[must_use]
+    pub(crate) fn spent(&self, now: UnixMillis) -> BTreeMap<String, MicroMoney> {
+        let mut spent: BTreeMap<String, MicroMoney> = BTreeMap::new();
+        let tenants = &self.catalog.tenants;
+        if tenants
+            .values()
+            .all(|tenant| tenant.value.spec.budget.is_none())
+        {
+            return spent;
+        }
+        let mut add = |tenant: &str, amount: MicroMoney| {
+            for name in self.catalog.upward(tenant) {
+                let sum = spent.entry(name.to_owned()).or_default();
+                sum.0 = sum.0.saturating_add(amount.0);
+            }
+        };
+        for tenant in tenants.keys() {
+            add(
+                tenant,
+                self.histories.of(tenant).0.spending.in_month_of(now),
+            );
+        }
+        let tariff = Tariff::new(&self.catalog);
+        for row in self.placements.values() {
+            let record = &row.record;
+            let from = record
+                .decided
+                .max(self.histories.of(&record.tenant).0.history.until);
+            add(&record.tenant, cost(tariff.per_hour(record), from, now));
+        }
+        spent
     }
 }
+
+#[cfg(test)]
+#[path = "histories_tests.rs"]
+mod tests;

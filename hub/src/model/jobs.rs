@@ -323,6 +323,9 @@ impl Model {
             self.runs.entry(owner).or_default().insert(uid);
             self.recurring.insert(owner);
         }
+        if job.object.spec.finish_by.is_some() {
+            self.deadlines.insert(uid);
+        }
         if job.is_recurring() {
             self.schedules.insert(uid);
             self.recurring.insert(uid);
@@ -378,6 +381,7 @@ impl Model {
             }
             self.recurring.insert(owner);
         }
+        self.deadlines.remove(&uid);
         if self.schedules.remove(&uid) {
             self.recurring.insert(uid);
         }

@@ -15,6 +15,7 @@ mod reserved;
 mod services;
 mod snapshot;
 mod taints;
+mod tariff;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
-use meridian_api::units::UnixMillis;
+use meridian_api::units::{Millis, UnixMillis};
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Event, KeyValue};
 
@@ -94,6 +95,8 @@ pub(crate) struct Model {
     origins: BTreeMap<OfferId, Uid>,
     /// Offers to look at: told, gone, or without their job.
     offered: BTreeSet<OfferId>,
+    /// Jobs that have a `finishBy`.
+    deadlines: BTreeSet<Uid>,
     /// Jobs that recur.
     schedules: BTreeSet<Uid>,
     /// Runs of each of them; of one that is gone, too.
@@ -475,6 +478,30 @@ impl Model {
     #[must_use]
     pub(crate) fn job_of(&self, offer: &OfferId) -> Option<&Job> {
         self.jobs.get(self.origins.get(offer)?)
+    }
+
+    /// Jobs that have a `finishBy`, those that are over among them.
+    pub(crate) fn jobs_with_deadline(&self) -> impl Iterator<Item = &Job> {
+        self.deadlines.iter().filter_map(|uid| self.jobs.get(uid))
+    }
+
+    /// Most that a job may run: what it says, else its class.
+    pub(crate) fn max_runtime(&self, job: &Job) -> Option<Millis> {
+        let spec = &job.object.spec;
+        let class = self.catalog.classes.get(&spec.workload_class);
+        let of_class = class.and_then(|class| class.value.spec.max_runtime);
+        spec.max_runtime.or(of_class).map(|span| span.0)
+    }
+
+    /// What its cluster says of a placement, for a person; empty when that is nothing.
+    pub(crate) fn words_of(&self, record: &PlacementRecord) -> &str {
+        let cluster = self.fleet.clusters.get(&record.cluster);
+        let seen = cluster.and_then(|cluster| cluster.last_seen(record.gang, record.epoch));
+        let seen = seen.filter(|seen| seen.epoch == record.epoch);
+        seen.map_or("", |seen| match seen.message.as_str() {
+            "" => seen.reason.as_str(),
+            message => message,
+        })
     }
 
     /// Runs of a recurring job.

@@ -16,8 +16,8 @@ use meridian_api::reasons::Reason;
 use meridian_api::units::{BootMillis, MilliGpus, Millis, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
-    Accepted, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held,
-    Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Snapshot, Standing, Tenant, TenantIx,
+    Accepted, Budget, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx,
+    Held, Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Snapshot, Standing, Tenant, TenantIx,
     Waiting,
 };
 use meridian_policies::quota::rows_of;
@@ -251,6 +251,7 @@ impl Model {
     }
 
     fn tenant_rows(&self, catalog: &Catalog, ordinals: &Ordinals, now: UnixMillis) -> Vec<Tenant> {
+        let spent = self.spent(now);
         let quotas = catalog.quotas.values().map(|quota| &quota.value.spec);
         let quotas: BTreeMap<&str, &TenantQuotaSpec> =
             quotas.map(|spec| (spec.tenant.as_str(), spec)).collect();
@@ -268,8 +269,11 @@ impl Model {
                 }),
                 gpus_per_job: limits.gpus_per_job.map(|limit| limit.0),
                 running_jobs: limits.running_jobs,
-                // What is spent is not added up yet: no budget is ever used up.
-                budget: None,
+                budget: catalog.budget(name).map(|budget| Budget {
+                    spent: spent.get(name).copied().unwrap_or_default(),
+                    limit: budget.monthly.0,
+                    on_exhausted: budget.on_exhausted,
+                }),
                 weight: quota
                     .and_then(|quota| quota.fair_sharing)
                     .map_or(1, |it| it.weight),
@@ -451,7 +455,6 @@ impl Model {
         let clusters = spec.placement.clusters.iter();
         let clusters = clusters.map(|name| ordinals.cluster(name, "clusters"));
         let rules = self.catalog.classes.get(&spec.workload_class);
-        let class_runtime = rules.and_then(|class| class.value.spec.max_runtime);
         let may_use = rules.map_or(&[][..], |class| &class.value.spec.may_use);
         Ok(Waiting {
             gang,
@@ -461,7 +464,7 @@ impl Model {
             priority: spec.priority,
             submitted: job.submitted(),
             finish_by: spec.finish_by.map(|time| time.0),
-            max_runtime: spec.max_runtime.or(class_runtime).map(|span| span.0),
+            max_runtime: self.max_runtime(job),
             suspended: spec.suspend,
             flavors: accepted_flavors(ordinals, job)?,
             regions: regions.collect::<Result<_, _>>()?,

@@ -238,6 +238,7 @@ fn known(model: &Model, explained: &Explained, situation: Situation, job: &Job) 
         state: fleet::word(row.state).to_owned(),
         milli_gpus: row.gpus.0,
         since_ms: row.started.unwrap_or(row.decided).0,
+        message: model.words_of(row).to_owned(),
     };
     let reasons = waiting.map(|(_, blockers)| blockers.iter().map(reason).collect());
     v1::WhyResponse {
@@ -252,6 +253,7 @@ fn known(model: &Model, explained: &Explained, situation: Situation, job: &Job) 
             earliest_ms: known.earliest.0.0,
             latest_ms: known.latest.map_or(0, |latest| latest.0.0),
         }),
+        late: super::late(model, explained, situation, job),
         ..v1::WhyResponse::default()
     }
 }

@@ -10,7 +10,7 @@ use meridian_api::reasons::Reason;
 use meridian_api::tree;
 use meridian_api::units::MilliGpus;
 use meridian_policies::accounts::{Account, AccountRow, accounts};
-use meridian_policies::model::{Held, LedgerRow, Measure, Plan, Role, Snapshot, TenantIx};
+use meridian_policies::model::{Budget, Held, LedgerRow, Measure, Plan, Role, Snapshot, TenantIx};
 use meridian_proto::v1;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -35,6 +35,8 @@ pub(super) fn tree(
         return None;
     }
     let labelled = model.snapshot(situation);
+    let prices = model.catalog.prices();
+    let currency = prices.map(|book| book.currency.clone()).unwrap_or_default();
     Some(Box::new(move || {
         let snapshot = &labelled.snapshot;
         let accounts = accounts(snapshot);
@@ -48,6 +50,11 @@ pub(super) fn tree(
             };
             if is_top {
                 push(snapshot, &accounts, ix, 0, &mut tenants);
+            }
+        }
+        for node in &mut tenants {
+            if let Some(budget) = &mut node.budget {
+                budget.currency.clone_from(&currency);
             }
         }
         drop(reply.send(Ok(v1::TenantsResponse { tenants })));
@@ -76,10 +83,20 @@ fn push(
         weight: tenant.weight,
         running_jobs: account.running_jobs,
         waiting_gangs: account.waiting,
+        budget: tenant.budget.as_ref().map(budget),
     });
     let all = (0..).map(TenantIx).zip(&snapshot.tenants);
     for (below, _) in all.filter(|(_, tenant)| tenant.parent == Some(ix)) {
         push(snapshot, accounts, below, depth + 1, nodes);
+    }
+}
+
+fn budget(budget: &Budget) -> v1::BudgetUse {
+    v1::BudgetUse {
+        currency: String::new(),
+        spent_micros: budget.spent.0,
+        limit_micros: budget.limit.0,
+        on_exhausted: format!("{:?}", budget.on_exhausted),
     }
 }
 

@@ -4,26 +4,15 @@
 //! status, and the end of a service that is deleted, go to the store. Every write compares the
 //! leader's fence. Never decides (see `services`).
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use meridian_api::ids::{Revision, Uid};
-use meridian_api::kinds::FederatedJob;
 use meridian_api::units::{BootMillis, Millis};
-use meridian_apiserver::{
-    ApiStatus, DeleteOptions, FieldValidation, Kind, Preconditions, Resources, StatusReason,
-    WriteOptions,
-};
-use meridian_runtime::Clock;
 use meridian_store::keys::Part;
 use meridian_store::{Compare, Op, Operation, SharedStore, StoreError};
 
-use super::{Dropped, Wishes, wishes};
-use crate::admission::own_request;
+use super::{Wishes, wishes};
 use crate::fence::{Commit, Fence, put};
-use crate::journal::{Gravity, Journal, JournalEntry};
-use crate::model::{FINALIZER, JOBS, Model, Service, Situation};
-use crate::offers::revision;
+use crate::model::{FINALIZER, Model, Service, Situation};
+use crate::own_writes::{About, Doomed, Outcome, OwnWrites, Troubles};
 use crate::settle::to_json;
 
 /// Replicas made or deleted in one round: the decision of everybody else's work waits for them.
@@ -34,34 +23,20 @@ const LOOK_EVERY: Millis = Millis::seconds(10);
 /// Carries out what services ask for.
 pub(crate) struct ServiceKeeper {
     store: SharedStore,
-    resources: Resources,
-    jobs: Arc<Kind>,
-    clock: Clock,
-    journal: Journal,
-    /// Why a replica could not be made, told once.
-    troubles: BTreeMap<Uid, String>,
+    writes: OwnWrites,
+    troubles: Troubles,
     /// When all services were last looked at.
     looked: BootMillis,
 }
 
 impl ServiceKeeper {
-    /// A keeper that writes through `resources` and to `store`.
+    /// A keeper that makes replicas with `writes`, and writes what is so with services to `store`.
     #[must_use]
-    pub(crate) fn new(
-        store: SharedStore,
-        resources: Resources,
-        clock: Clock,
-        journal: Journal,
-    ) -> Self {
-        let jobs = resources.registry().plural(JOBS);
-        let jobs = Arc::clone(jobs.expect("the list of kinds has jobs"));
+    pub(crate) fn new(store: SharedStore, writes: OwnWrites) -> Self {
         Self {
             store,
-            resources,
-            jobs,
-            clock,
-            journal,
-            troubles: BTreeMap::new(),
+            writes,
+            troubles: Troubles::default(),
             looked: BootMillis::default(),
         }
     }
@@ -83,7 +58,7 @@ impl ServiceKeeper {
         let services = model.take_unsettled_services();
         for uid in services {
             let Some(service) = model.service(uid).cloned() else {
-                self.troubles.remove(&uid);
+                self.troubles.note(uid, None);
                 newest = newest.max(self.end_orphans(model, uid, fence).await);
                 continue;
             };
@@ -113,12 +88,9 @@ impl ServiceKeeper {
     async fn end_orphans(&self, model: &Model, service: Uid, fence: Fence) -> Revision {
         let mut newest = Revision::default();
         for job in model.replicas_of(service).filter(|job| !job.is_deleting()) {
-            let dropped = Dropped {
-                uid: job.uid,
-                namespace: job.key.namespace.clone().unwrap_or_default(),
-                name: job.key.name.clone(),
-            };
-            newest = newest.max(self.drop(&dropped, fence).await.unwrap_or_default());
+            if let Outcome::Done(at) = self.writes.delete(&Doomed::of(job), fence).await {
+                newest = newest.max(at);
+            }
         }
         newest
     }
@@ -132,53 +104,16 @@ impl ServiceKeeper {
     ) -> Revision {
         let (mut newest, mut trouble) = (Revision::default(), None);
         let (drops, makes) = (wishes.drop.iter(), wishes.make.iter());
-        for dropped in drops.take(most) {
-            match self.drop(dropped, fence).await {
-                Ok(at) => newest = newest.max(at),
-                Err(status) => trouble = why(&status),
-            }
+        for doomed in drops.take(most) {
+            let outcome = self.writes.delete(doomed, fence).await;
+            take_in(outcome, &mut newest, &mut trouble);
         }
         for job in makes.take(most.saturating_sub(wishes.drop.len())) {
-            match self.make(job, fence).await {
-                Ok(at) => newest = newest.max(at),
-                Err(status) => trouble = why(&status).or(trouble),
-            }
+            let outcome = self.writes.make(job, fence).await;
+            take_in(outcome, &mut newest, &mut trouble);
         }
         self.note(service, trouble);
         newest
-    }
-
-    async fn make(&self, job: &FederatedJob, fence: Fence) -> Result<Revision, ApiStatus> {
-        let object = serde_json::to_value(job).expect("a job holds only text, numbers and lists");
-        let options = WriteOptions {
-            field_validation: FieldValidation::Strict,
-            field_manager: "meridian-hub".to_owned(),
-            compares: vec![fence.compare()],
-            ..WriteOptions::default()
-        };
-        let namespace = job.metadata.namespace.as_deref();
-        let made = self
-            .resources
-            .create(&own_request(), &self.jobs, namespace, object, &options)
-            .await?;
-        Ok(revision(&made.object))
-    }
-
-    async fn drop(&self, dropped: &Dropped, fence: Fence) -> Result<Revision, ApiStatus> {
-        let options = DeleteOptions {
-            preconditions: Preconditions {
-                uid: Some(dropped.uid.to_string()),
-                ..Preconditions::default()
-            },
-            compares: vec![fence.compare()],
-            ..DeleteOptions::default()
-        };
-        let (namespace, name) = (Some(dropped.namespace.as_str()), dropped.name.as_str());
-        let deleted = self
-            .resources
-            .delete(&own_request(), &self.jobs, namespace, name, &options)
-            .await?;
-        Ok(revision(deleted.object()))
     }
 
     /// Writes status, or lets a deleted service go.
@@ -211,51 +146,25 @@ impl ServiceKeeper {
 
     /// Tells, once for each reason, why a replica is not made.
     fn note(&mut self, service: &Service, trouble: Option<String>) {
-        let Some(why) = trouble else {
-            self.troubles.remove(&service.uid);
+        let Some(why) = self.troubles.note(service.uid, trouble) else {
             return;
         };
-        if self.troubles.get(&service.uid) == Some(&why) {
-            return;
-        }
-        self.troubles.insert(service.uid, why.clone());
-        self.journal.record(JournalEntry {
-            number: 0,
-            at: self.clock.wall(),
+        let about = About {
             kind: "FederatedService",
-            namespace: service.key.namespace.clone().unwrap_or_default(),
-            name: service.key.name.clone(),
-            uid: service.uid.to_string(),
-            gravity: Gravity::Warning,
-            reason: "ReplicaNotMade",
-            message: why,
-        });
+            namespace: service.key.namespace.as_deref().unwrap_or_default(),
+            name: &service.key.name,
+            uid: Some(service.uid),
+        };
+        self.writes.tell(about, "ReplicaNotMade", why);
     }
 }
 
-/// What a person should know of a refusal; `None` when the model is about to show what happened,
-/// or the store is to be asked again.
-fn why(status: &ApiStatus) -> Option<String> {
-    match status.reason {
-        StatusReason::NotFound
-        | StatusReason::Conflict
-        | StatusReason::ServiceUnavailable
-        | StatusReason::Timeout
-        | StatusReason::TooManyRequests
-        | StatusReason::InternalError => None,
-        StatusReason::AlreadyExists
-        | StatusReason::BadRequest
-        | StatusReason::Unauthorized
-        | StatusReason::Forbidden
-        | StatusReason::MethodNotAllowed
-        | StatusReason::NotAcceptable
-        | StatusReason::Expired
-        | StatusReason::RequestEntityTooLarge
-        | StatusReason::UnsupportedMediaType
-        | StatusReason::Invalid => {
-            let causes = status.causes.iter();
-            let causes = causes.map(|cause| format!("; {} {}", cause.path, cause.message));
-            Some(format!("{}{}", status.message, causes.collect::<String>()))
-        }
+/// What a write came to, and of a refusal what a person should know: of the rest the model is about
+/// to show what happened, or the store is asked again.
+fn take_in(outcome: Outcome, newest: &mut Revision, trouble: &mut Option<String>) {
+    match outcome {
+        Outcome::Done(at) => *newest = (*newest).max(at),
+        Outcome::Taken(why) | Outcome::Refused(why) => *trouble = Some(why),
+        Outcome::Soon | Outcome::Failed(_) => {}
     }
 }

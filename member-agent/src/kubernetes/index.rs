@@ -37,6 +37,8 @@ pub(super) struct Index {
     /// What is to be told of what others offer, after the gangs: that one has succeeded is heard
     /// before its owner is over.
     offer_news: Vec<ClusterEvent>,
+    /// The gangs of others that lack something, as last told.
+    told_held_back: Vec<String>,
     /// Gangs that must be looked at again.
     touched: BTreeSet<GangKey>,
     /// What was last told.
@@ -54,6 +56,7 @@ impl Index {
             bound: BTreeMap::new(),
             others: Others::new(options.flavors.clone()),
             offer_news: Vec::new(),
+            told_held_back: Vec::new(),
             touched: BTreeSet::new(),
             told: BTreeMap::new(),
             chores: BTreeMap::new(),
@@ -102,6 +105,7 @@ impl Index {
             nodes,
             gangs: self.told.values().cloned().collect(),
             offers: self.others.snapshot(),
+            held_back: self.others.held_back(),
         }
     }
 
@@ -245,6 +249,11 @@ impl Index {
             }
         }
         news.append(&mut self.offer_news);
+        let held_back = self.others.held_back();
+        if held_back != self.told_held_back {
+            self.told_held_back.clone_from(&held_back);
+            news.push(ClusterEvent::HeldBack(held_back));
+        }
         news
     }
 

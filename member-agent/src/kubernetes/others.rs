@@ -37,7 +37,12 @@ pub struct Others {
     groups: BTreeMap<String, Group>,
     /// The group of each pod and each Job, by UID.
     group_of: BTreeMap<String, String>,
+    /// Groups that are not told, with what they lack.
+    held_back: BTreeMap<String, String>,
 }
+
+/// Gangs that are not told and of which a person reads: the pools of a cluster show as many words.
+const SHOWN: usize = 16;
 
 impl Others {
     /// Nothing is offered.
@@ -47,6 +52,7 @@ impl Others {
             table,
             groups: BTreeMap::new(),
             group_of: BTreeMap::new(),
+            held_back: BTreeMap::new(),
         }
     }
 
@@ -122,15 +128,10 @@ impl Others {
         told.map_or_else(Vec::new, Group::pods)
     }
 
-    /// Gangs that are not told, each with what it lacks.
+    /// The first gangs that are not told, each with what it lacks.
     #[must_use]
     pub fn held_back(&self) -> Vec<String> {
-        let held = self.groups.iter().filter(|(_, group)| group.told.is_none());
-        let why = |(uid, group): (&String, &Group)| {
-            let why = group.offer(uid).err()?;
-            Some(format!("{}: {why}", group.title()?))
-        };
-        held.filter_map(why).collect()
+        self.held_back.values().take(SHOWN).cloned().collect()
     }
 
     /// Notes the group of a pod or a Job, and takes it out of another one.
@@ -161,20 +162,29 @@ impl Others {
         let Some(group) = self.groups.get_mut(uid) else {
             return Vec::new();
         };
-        let event = if group.is_alive() {
-            let offer = group.offer(uid).ok();
-            let offer = offer.filter(|offer| group.told.as_ref() != Some(offer));
-            offer.map(|offer| {
-                group.told = Some(offer.clone());
-                ClusterEvent::Offer(Box::new(offer))
-            })
+        let (mut event, mut lacks) = (None, None);
+        if group.is_alive() {
+            match group.offer(uid) {
+                Ok(offer) if group.told.as_ref() == Some(&offer) => {}
+                Ok(offer) => {
+                    group.told = Some(offer.clone());
+                    event = Some(ClusterEvent::Offer(Box::new(offer)));
+                }
+                // What was told stays told: it lacks nothing that matters.
+                Err(_) if group.told.is_some() => {}
+                Err(why) => lacks = group.title().map(|title| format!("{title}: {why}")),
+            }
         } else {
             let told = group.told.take();
-            told.map(|told| ClusterEvent::OfferGone(told.uid))
-        };
+            event = told.map(|told| ClusterEvent::OfferGone(told.uid));
+        }
         if group.is_empty() {
             self.groups.remove(uid);
         }
+        match lacks {
+            Some(lacks) => self.held_back.insert(uid.to_owned(), lacks),
+            None => self.held_back.remove(uid),
+        };
         event.into_iter().collect()
     }
 }

@@ -193,6 +193,7 @@ impl State {
                 .filter_map(|key| self.gang_seen(*key))
                 .collect(),
             offers: self.offers.values().cloned().collect(),
+            held_back: Vec::new(),
         }
     }
 

@@ -136,7 +136,8 @@ pub async fn until(
             | ClusterEvent::Pool(..)
             | ClusterEvent::PoolGone(_)
             | ClusterEvent::Offer(_)
-            | ClusterEvent::OfferGone(_) => {}
+            | ClusterEvent::OfferGone(_)
+            | ClusterEvent::HeldBack(_) => {}
         }
     }
 }

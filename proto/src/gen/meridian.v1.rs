@@ -155,6 +155,17 @@ pub struct Digest {
     pub offers: ::prost::alloc::vec::Vec<OfferedGang>,
     #[prost(string, repeated, tag = "8")]
     pub removed_offers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Replaces what was told before of gangs that others made and that cannot be offered as they
+    /// are; absent in a delta = as before.
+    #[prost(message, optional, tag = "9")]
+    pub held_back: ::core::option::Option<HeldBack>,
+}
+/// Gangs that others made and that lack something.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldBack {
+    /// The first of them, for a person: "nlp/evaluate: 1 of 2 pods are there".
+    #[prost(string, repeated, tag = "1")]
+    pub gangs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// One GPU pool of the cluster, as shapes.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1264,6 +1275,20 @@ pub struct Reason {
     #[prost(uint64, tag = "8")]
     pub limit: u64,
 }
+/// Work that is not expected to be done by its finishBy.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Late {
+    #[prost(int64, tag = "1")]
+    pub finish_by_ms: i64,
+    /// When it is expected to be done.
+    #[prost(int64, tag = "2")]
+    pub done_ms: i64,
+    /// It cannot be done in time any more, if it takes as long as it may.
+    #[prost(bool, tag = "3")]
+    pub is_certain: bool,
+    #[prost(string, tag = "4")]
+    pub message: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WhyRequest {
     #[prost(string, tag = "1")]
@@ -1296,6 +1321,9 @@ pub struct WhyResponse {
     /// When it may start; absent when that cannot be said.
     #[prost(message, optional, tag = "9")]
     pub start: ::core::option::Option<Start>,
+    /// Absent = it has no finishBy, or is expected to be done by then.
+    #[prost(message, optional, tag = "10")]
+    pub late: ::core::option::Option<Late>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GangPlacement {
@@ -1313,6 +1341,9 @@ pub struct GangPlacement {
     pub milli_gpus: u64,
     #[prost(int64, tag = "7")]
     pub since_ms: i64,
+    /// What its cluster says of it, for a person.
+    #[prost(string, tag = "8")]
+    pub message: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
@@ -1371,6 +1402,9 @@ pub struct QueueEntry {
     pub submitted_ms: i64,
     #[prost(message, optional, tag = "10")]
     pub start: ::core::option::Option<Start>,
+    /// Of its job; absent = that has no finishBy, or is expected to be done by then.
+    #[prost(message, optional, tag = "11")]
+    pub late: ::core::option::Option<Late>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CapacityRequest {
@@ -1452,6 +1486,19 @@ pub struct TenantsResponse {
     pub tenants: ::prost::alloc::vec::Vec<TenantNode>,
 }
 /// One tenant, with everything below it.
+/// Money of one calendar month in UTC, in millionths.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BudgetUse {
+    #[prost(string, tag = "1")]
+    pub currency: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub spent_micros: i64,
+    #[prost(int64, tag = "3")]
+    pub limit_micros: i64,
+    /// Warn, BlockBorrowing or BlockAll.
+    #[prost(string, tag = "4")]
+    pub on_exhausted: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TenantNode {
     #[prost(string, tag = "1")]
@@ -1472,6 +1519,9 @@ pub struct TenantNode {
     pub running_jobs: u32,
     #[prost(uint32, tag = "8")]
     pub waiting_gangs: u32,
+    /// Of the tenant and everything below it; absent = it has no budget.
+    #[prost(message, optional, tag = "9")]
+    pub budget: ::core::option::Option<BudgetUse>,
 }
 /// GPUs that one quota counts, in thousandths.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 
 use meridian_api::meta::API_VERSION;
 use meridian_api::units::{Millis, UnixMillis};
-use meridian_client::v1::{QueueEntry, QueueResponse, Start};
+use meridian_client::v1::{Late, QueueEntry, QueueResponse, Start};
 use serde_json::{Value, json};
 
 use crate::output::Grid;
-use crate::render::why::{gpus_value, instant_value, reason_value, start_value};
+use crate::render::why::{gpus_value, instant_value, late_value, reason_value, start_value};
 use crate::text;
 
 /// What is shown of each entry beyond the usual.
@@ -29,7 +29,7 @@ pub(crate) fn grid(queue: &QueueResponse, now: UnixMillis, shown: Shown) -> Grid
         "POS", "NAME", "TENANT", "CLASS", "GPUS", "NEED", "FREE", "BLOCKER",
     ];
     if shown.eta {
-        titles.extend(["ETA", "LATEST"]);
+        titles.extend(["ETA", "LATEST", "LATE"]);
     }
     if shown.wide {
         titles.extend(["CLUSTER", "FLAVOR", "DETAIL"]);
@@ -50,6 +50,7 @@ pub(crate) fn grid(queue: &QueueResponse, now: UnixMillis, shown: Shown) -> Grid
         ];
         if shown.eta {
             row.extend(eta(entry.start.as_ref(), now));
+            row.push(late(entry.late.as_ref()));
         }
         if shown.wide {
             row.extend(
@@ -72,6 +73,14 @@ fn eta(start: Option<&Start>, now: UnixMillis) -> [String; 2] {
         None => ["-", "-"].map(str::to_owned),
         Some(start) => [until(start.earliest_ms), until(start.latest_ms)],
     }
+}
+
+/// How long after its finishBy it is expected to be done; `-` when it is not late.
+fn late(late: Option<&Late>) -> String {
+    late.map_or_else(
+        || "-".to_owned(),
+        |late| text::span(UnixMillis(late.done_ms).since(UnixMillis(late.finish_by_ms))),
+    )
 }
 
 /// `nlp/llm`, and the number of the gang when it is not the job's first.
@@ -127,6 +136,7 @@ pub(crate) fn value(queue: &QueueResponse) -> Value {
             "blocker": entry.blocker.as_ref().map(reason_value),
             "submitted": instant_value(entry.submitted_ms),
             "estimatedStart": start_value(entry.start.as_ref()),
+            "late": late_value(entry.late.as_ref()),
         })
     };
     json!({
@@ -156,7 +166,7 @@ mod tests {
             milli_gpus,
             blocker,
             submitted_ms: 1_000,
-            start: None,
+            ..QueueEntry::default()
         };
         let short = Reason {
             code: "WaitingForCapacity".into(),
@@ -200,14 +210,20 @@ mod tests {
         };
         queue.entries[0].start = start(301_000 + 600_000, 301_000 + 4_200_000);
         queue.entries[1].start = start(301_000 + 45_000, 0);
+        queue.entries[0].late = Some(Late {
+            finish_by_ms: 5_000_000,
+            done_ms: 6_800_000,
+            ..Late::default()
+        });
         let shown = Shown {
             wide: false,
             eta: true,
         };
         let grid = grid(&queue, now, shown);
-        assert_eq!(grid.titles[8..], ["ETA", "LATEST", "AGE"]);
-        let eta: Vec<&[String]> = grid.rows.iter().map(|row| &row[8..10]).collect();
-        assert_eq!(eta, [["10m", "70m"], ["45s", "?"], ["-", "-"]]);
+        assert_eq!(grid.titles[8..], ["ETA", "LATEST", "LATE", "AGE"]);
+        let eta: Vec<&[String]> = grid.rows.iter().map(|row| &row[8..11]).collect();
+        let expected = [["10m", "70m", "30m"], ["45s", "?", "-"], ["-", "-", "-"]];
+        assert_eq!(eta, expected);
         assert!(value(&queue)["entries"][1]["estimatedStart"]["latest"].is_null());
     }
 

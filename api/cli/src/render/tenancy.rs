@@ -5,8 +5,10 @@
 use std::fmt::Write as _;
 
 use meridian_api::meta::API_VERSION;
+use meridian_api::quantity::Money;
+use meridian_api::units::MicroMoney;
 use meridian_client::v1::{
-    FieldCause, FitQuotaResponse, TenantNode, TenantShift, TenantUse, TenantsResponse,
+    BudgetUse, FieldCause, FitQuotaResponse, TenantNode, TenantShift, TenantUse, TenantsResponse,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +22,7 @@ pub(crate) fn tree(tree: &TenantsResponse, wide: bool) -> Grid {
         "TENANT", "FLAVOR", "REGION", "NOMINAL", "LIMIT", "USED", "BORROWED", "LENT", "SHARE",
     ];
     if wide {
-        titles.extend(["WEIGHT", "JOBS", "WAITING"]);
+        titles.extend(["WEIGHT", "JOBS", "WAITING", "SPENT", "BUDGET"]);
     }
     let mut grid = Grid::new(&titles);
     for node in &tree.tenants {
@@ -44,6 +46,8 @@ pub(crate) fn tree(tree: &TenantsResponse, wide: bool) -> Grid {
                     first(node.weight.to_string()),
                     first(node.running_jobs.to_string()),
                     first(node.waiting_gangs.to_string()),
+                    first(money(node.budget.as_ref(), |budget| budget.spent_micros)),
+                    first(money(node.budget.as_ref(), |budget| budget.limit_micros)),
                 ]);
             }
             grid.row(cells);
@@ -52,9 +56,33 @@ pub(crate) fn tree(tree: &TenantsResponse, wide: bool) -> Grid {
     grid
 }
 
+/// `80.00 EUR` of a budget; `-` without one.
+fn money(budget: Option<&BudgetUse>, amount: impl Fn(&BudgetUse) -> i64) -> String {
+    budget.map_or_else(
+        || "-".to_owned(),
+        |budget| {
+            let amount = Money(MicroMoney(amount(budget)));
+            format!("{amount} {}", budget.currency)
+                .trim_end()
+                .to_owned()
+        },
+    )
+}
+
 /// `12.5%` of thousandths.
 fn percent(thousandths: u64) -> String {
     format!("{}.{}%", thousandths / 10, thousandths % 10)
+}
+
+fn budget_value(budget: &BudgetUse) -> Value {
+    let money = |micros| Money(MicroMoney(micros)).to_string();
+    json!({
+        "currency": budget.currency,
+        "spent": money(budget.spent_micros),
+        "monthly": money(budget.limit_micros),
+        "exhausted": budget.spent_micros >= budget.limit_micros,
+        "onExhausted": budget.on_exhausted,
+    })
 }
 
 /// The tree for a program.
@@ -81,6 +109,7 @@ pub(crate) fn tree_value(tree: &TenantsResponse) -> Value {
             "weight": node.weight,
             "runningJobs": node.running_jobs,
             "waitingGangs": node.waiting_gangs,
+            "budget": node.budget.as_ref().map(budget_value),
         })
     };
     json!({
@@ -185,6 +214,12 @@ mod tests {
             weight: 2,
             running_jobs: 3,
             waiting_gangs: 7,
+            budget: (name == "research").then(|| BudgetUse {
+                currency: "EUR".into(),
+                spent_micros: 80_000_000,
+                limit_micros: 100_000_000,
+                on_exhausted: "BlockBorrowing".into(),
+            }),
         }
     }
 
@@ -224,9 +259,9 @@ mod tests {
             ],
         };
         insta::assert_snapshot!(tree(&response, true).to_text(Headers::Shown), @r#"
-        TENANT     FLAVOR   REGION   NOMINAL   LIMIT   USED   BORROWED   LENT   SHARE   WEIGHT   JOBS   WAITING
-        research   h100     *        512       512     300    0          64     12.5%   2        3      7
-          nlp      h100     *        128       256     160    32         0      12.5%   2        3      7
+        TENANT     FLAVOR   REGION   NOMINAL   LIMIT   USED   BORROWED   LENT   SHARE   WEIGHT   JOBS   WAITING   SPENT       BUDGET
+        research   h100     *        512       512     300    0          64     12.5%   2        3      7         80.00 EUR   100.00 EUR
+          nlp      h100     *        128       256     160    32         0      12.5%   2        3      7         -           -
                    a100     *        64        -       0      0          0
         "#);
         let value = tree_value(&response);

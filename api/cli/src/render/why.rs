@@ -8,7 +8,7 @@ use meridian_api::meta::API_VERSION;
 use meridian_api::quantity::{Money, Time};
 use meridian_api::units::{MicroMoney, Millis, UnixMillis};
 use meridian_client::v1::{
-    Cost, GangPlacement, PlanResponse, Reason, Remedy, Start, Verdict, WhyResponse,
+    Cost, GangPlacement, Late, PlanResponse, Reason, Remedy, Start, Verdict, WhyResponse,
 };
 use serde_json::{Value, json};
 
@@ -27,6 +27,9 @@ pub(crate) fn why(label: &str, why: &WhyResponse, now: UnixMillis, headers: Head
         push_lines(&mut page, &reasons(&why.reasons).to_text(headers));
     }
     push_start(&mut page, why.start.as_ref(), now);
+    if let Some(late) = &why.late {
+        let _ = writeln!(page, "\nlate: {}", late.message);
+    }
     push_remedies(&mut page, &why.remedies, headers);
     if !why.placements.is_empty() {
         page.push('\n');
@@ -101,7 +104,9 @@ fn reasons(reasons: &[Reason]) -> Grid {
 }
 
 fn placements(placements: &[GangPlacement], now: UnixMillis) -> Grid {
-    let mut grid = Grid::new(&["GANG", "STATE", "CLUSTER", "POOL", "GPUS", "EPOCH", "SINCE"]);
+    let mut grid = Grid::new(&[
+        "GANG", "STATE", "CLUSTER", "POOL", "GPUS", "EPOCH", "SINCE", "DETAIL",
+    ]);
     for placement in placements {
         grid.row(vec![
             placement.index.to_string(),
@@ -111,6 +116,7 @@ fn placements(placements: &[GangPlacement], now: UnixMillis) -> Grid {
             text::gpus(placement.milli_gpus),
             placement.epoch.to_string(),
             text::age(UnixMillis(placement.since_ms), now),
+            text::or_dash(&placement.message),
         ]);
     }
     grid
@@ -128,10 +134,23 @@ pub(crate) fn value(namespace: &str, name: &str, why: &WhyResponse) -> Value {
         "waiting": why.waiting,
         "reasons": why.reasons.iter().map(reason_value).collect::<Vec<_>>(),
         "estimatedStart": start_value(why.start.as_ref()),
+        "late": late_value(why.late.as_ref()),
         "remedies": why.remedies.iter().map(remedy_value).collect::<Vec<_>>(),
         "placements": why.placements.iter().map(placement_value).collect::<Vec<_>>(),
         "revision": why.revision,
         "ageMilliseconds": why.age_ms,
+    })
+}
+
+/// How late it is expected to be, for a program.
+pub(crate) fn late_value(late: Option<&Late>) -> Value {
+    late.map_or(Value::Null, |late| {
+        json!({
+            "finishBy": instant_value(late.finish_by_ms),
+            "done": instant_value(late.done_ms),
+            "certain": late.is_certain,
+            "message": late.message,
+        })
     })
 }
 
@@ -192,6 +211,7 @@ fn placement_value(placement: &GangPlacement) -> Value {
         "epoch": placement.epoch,
         "gpus": gpus_value(placement.milli_gpus),
         "since": instant_value(placement.since_ms),
+        "message": (!placement.message.is_empty()).then_some(&placement.message),
     })
 }
 
@@ -322,6 +342,13 @@ mod tests {
             placements: Vec::new(),
             revision: 812,
             age_ms: 2_300,
+            late: Some(Late {
+                finish_by_ms: 3_600_000,
+                done_ms: 4_200_000,
+                is_certain: false,
+                message: "may start in 10m at the earliest and take 1h: done 10m after finishBy"
+                    .into(),
+            }),
             remedies: vec![
                 remedy(
                     "FewerPods",
@@ -358,6 +385,7 @@ mod tests {
                 state: "Running".into(),
                 milli_gpus: 128_000,
                 since_ms: 1_000_000,
+                message: "1 of 2 pods run".into(),
             }],
             revision: 900,
             ..WhyResponse::default()
@@ -376,6 +404,8 @@ mod tests {
 
         may start in 10m at the earliest, in 70m if all before it end as they say
 
+        late: may start in 10m at the earliest and take 1h: done 10m after finishBy
+
         WOULD-HELP    GPUS   DETAIL
         FewerPods     192    run with 24 pods of worker instead of 32: starts now
         OtherFlavor   192    accept flavor a100-80gb: starts now
@@ -390,8 +420,8 @@ mod tests {
         insta::assert_snapshot!(why("nlp/bert", &running(), now, Headers::Shown), @r#"
         job nlp/bert: Running
 
-        GANG   STATE     CLUSTER   POOL    GPUS   EPOCH   SINCE
-        0      Running   euw-a     train   128    4       60m
+        GANG   STATE     CLUSTER   POOL    GPUS   EPOCH   SINCE   DETAIL
+        0      Running   euw-a     train   128    4       60m     1 of 2 pods run
 
         decided 0s ago, at revision 900
         "#);

@@ -20,6 +20,8 @@ pub const PLACED: &str = "Placed";
 pub const COMPLETE: &str = "Complete";
 /// Condition: it ended and will not be tried again.
 pub const FAILED: &str = "Failed";
+/// Condition of a job with a `finishBy`: it is expected to be done by then, or was.
+pub const FINISHES_IN_TIME: &str = "FinishesInTime";
 
 /// Most gangs that a status lists; the counters count all. At some 300 bytes each they stay far
 /// below the limit of one object.
@@ -83,7 +85,8 @@ pub struct FederatedJobStatus {
     /// Why it waits, most actionable first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blockers: Vec<Blocker>,
-    /// `Admitted`, `QuotaReserved`, `Placed`, `Complete`, `Failed`.
+    /// `Admitted`, `QuotaReserved`, `Placed`, `Complete`, `Failed`; with a `finishBy`,
+    /// `FinishesInTime`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

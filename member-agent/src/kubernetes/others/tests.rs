@@ -32,7 +32,8 @@ fn told(events: &[ClusterEvent]) -> Vec<String> {
         | ClusterEvent::Pool(..)
         | ClusterEvent::PoolGone(_)
         | ClusterEvent::Gang(_)
-        | ClusterEvent::GangGone(_) => panic!("{event:?} is no offer"),
+        | ClusterEvent::GangGone(_)
+        | ClusterEvent::HeldBack(_) => panic!("{event:?} is no offer"),
     };
     events.iter().map(text).collect()
 }

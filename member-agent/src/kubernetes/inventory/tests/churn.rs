@@ -245,7 +245,8 @@ impl Listener {
             ClusterEvent::Gang(_)
             | ClusterEvent::GangGone(_)
             | ClusterEvent::Offer(_)
-            | ClusterEvent::OfferGone(_) => prop_assert!(false, "no gangs"),
+            | ClusterEvent::OfferGone(_)
+            | ClusterEvent::HeldBack(_) => prop_assert!(false, "no gangs"),
         }
         // Right after each event, not only after the last.
         for node in self.nodes.values() {

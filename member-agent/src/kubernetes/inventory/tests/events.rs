@@ -18,7 +18,8 @@ fn told(events: &[ClusterEvent]) -> Vec<String> {
         ClusterEvent::Gang(_)
         | ClusterEvent::GangGone(_)
         | ClusterEvent::Offer(_)
-        | ClusterEvent::OfferGone(_) => panic!("no gang is in an inventory"),
+        | ClusterEvent::OfferGone(_)
+        | ClusterEvent::HeldBack(_) => panic!("no gang is in an inventory"),
     };
     events.iter().map(text).collect()
 }

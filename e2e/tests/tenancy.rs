@@ -1,0 +1,291 @@
+//! Tenants: what they may hold, lend and spend, in one process on simulated time.
+//!
+//! Owns the promises about quota and money that nobody sees in one decision alone: over time, over
+//! a cut, over the end of a month, over a crash of the hub. Never looks inside a hub.
+
+use meridian_api::kinds::federated_job::FederatedJobSpec;
+use meridian_api::kinds::tenant::TenantSpec;
+use meridian_api::kinds::tenant_quota::TenantQuotaSpec;
+use meridian_api::quantity::Time;
+use meridian_api::units::{Millis, UnixMillis};
+use meridian_e2e::fleet::person::{Person, job, with};
+use meridian_e2e::fleet::{FleetOptions, FleetRegion, object};
+use meridian_runtime::Clock;
+use serde_json::{Value, json};
+
+/// Four hosts of eight cards: `org` has all of them, and tenants below it.
+fn options(clock: &Clock, tenants: &[(&str, &str, Value)], more: Vec<Value>) -> FleetOptions {
+    let mut objects = vec![
+        object("WorkloadClass", "batch", json!({"priority": 1})),
+        object("Tenant", "org", json!({})),
+        quota("org", &json!({"nominal": 32})),
+    ];
+    for (name, parent, row) in tenants {
+        objects.push(object("Tenant", name, json!({"parent": parent})));
+        objects.push(quota(name, row));
+    }
+    objects.extend(more);
+    FleetOptions::small(clock, vec![FleetRegion::of_one("here-a", 4, 8)], objects)
+}
+
+fn quota(tenant: &str, row: &Value) -> Value {
+    let resources = json!([row]);
+    object(
+        "TenantQuota",
+        tenant,
+        json!({"tenant": tenant, "resources": resources}),
+    )
+}
+
+async fn start(instant: &str, tenants: &[(&str, &str, Value)], more: Vec<Value>) -> Person {
+    let clock = Clock::simulated(millis(instant));
+    let person = Person::at(options(&clock, tenants, more)).await;
+    person.expect("it starts")
+}
+
+fn millis(instant: &str) -> UnixMillis {
+    let time: Time = serde_json::from_value(json!(instant)).expect("an instant");
+    time.0
+}
+
+/// Waits until the quota counts so many GPUs.
+async fn uses(person: &Person, tenant: &str, gpus: u64) {
+    let used = |quota: &Value| quota["status"]["used"] == gpus;
+    person.until_is::<TenantQuotaSpec>(("", tenant), used).await;
+}
+
+fn reasons(job: &Value) -> Vec<&str> {
+    let blockers = job["status"]["blockers"].as_array().into_iter().flatten();
+    blockers
+        .filter_map(|blocker| blocker["reason"].as_str())
+        .collect()
+}
+
+fn message<'a>(job: &'a Value, reason: &str) -> &'a str {
+    let mut blockers = job["status"]["blockers"].as_array().into_iter().flatten();
+    let blocker = blockers.find(|blocker| blocker["reason"] == reason);
+    blocker
+        .and_then(|blocker| blocker["message"].as_str())
+        .unwrap_or_default()
+}
+
+/// Euros that the tenant has spent this month.
+async fn spent(person: &Person) -> f64 {
+    let tenant = person.get::<TenantSpec>("", "nlp").await;
+    let spent = tenant["status"]["budget"]["spent"].as_str().map(str::parse);
+    spent.and_then(Result::ok).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_is_used_up_blocks_borrowing_only_and_for_that_month() {
+    let prices = json!({"currency": "EUR", "flavors": [{"flavor": "h100", "gpuHour": "10.00"}]});
+    let tenants = [
+        ("nlp", "org", json!({"nominal": 8})),
+        ("cv", "org", json!({"nominal": 24})),
+    ];
+    let book = vec![object("PriceBook", "list", prices)];
+    let mut person = start("2026-11-30T22:30:00Z", &tenants, book).await;
+    let budget = |currency: &str| {
+        json!({"budget": {"currency": currency, "monthly": "100.00",
+                          "onExhausted": "BlockBorrowing"}})
+    };
+    let refused = person.edit::<TenantSpec>("", "nlp", budget("USD")).await;
+    let refused = refused.expect_err("prices are in EUR");
+    assert!(refused.contains("spec.budget.currency"), "{refused}");
+    person
+        .edit::<TenantSpec>("", "nlp", budget("EUR"))
+        .await
+        .expect("let in");
+
+    // Half an hour of 16 cards costs 80: the second starts within the budget, and is not stopped
+    // when it passes it.
+    for name in ["first", "second"] {
+        person
+            .make(&job("nlp", name, (2, 8), "30m"))
+            .await
+            .expect("let in");
+        person.until_job("nlp", name, "Succeeded").await;
+    }
+    let used_up = |tenant: &Value| tenant["status"]["budget"]["exhausted"] == true;
+    person.until_is::<TenantSpec>(("", "nlp"), used_up).await;
+    let after = spent(&person).await;
+    assert!((160.0..165.0).contains(&after), "{after}");
+
+    // What would borrow waits and says why; what is the tenant's own runs.
+    person
+        .make(&job("nlp", "third", (2, 8), "30m"))
+        .await
+        .expect("let in");
+    let waits = person.until_job("nlp", "third", "Pending").await;
+    let why = message(&waits, "BudgetExhausted");
+    assert!(
+        why.contains("of 100.00: only its own quota is left to it"),
+        "{waits:#}"
+    );
+    person
+        .make(&job("nlp", "own", (1, 8), "10m"))
+        .await
+        .expect("let in");
+    person.until_job("nlp", "own", "Succeeded").await;
+
+    // The hub that comes next knows it, too.
+    person.fleet.crash_hub(0).await.expect("it ran");
+    person.fleet.start_hub(0).await.expect("it starts");
+    person.fleet.led().await.expect("it leads");
+    person.client = person.fleet.client(0).expect("a client");
+    person.until_is::<TenantSpec>(("", "nlp"), used_up).await;
+    let waits = person.until_job("nlp", "third", "Pending").await;
+    assert!(reasons(&waits).contains(&"BudgetExhausted"), "{waits:#}");
+
+    // In December there is money again.
+    person.until_job("nlp", "third", "Running").await;
+    assert!(person.clock.wall() >= millis("2026-12-01T00:00:00Z"));
+    let december = person.get::<TenantSpec>("", "nlp").await["status"]["budget"].clone();
+    assert_eq!(december["month"], "2026-12-01T00:00:00Z", "{december:#}");
+    person.fleet.stop().await.expect("everybody stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_stops_nothing_and_what_ends_is_not_replaced() {
+    let own = |nominal| json!({"nominal": nominal, "borrowingLimit": 0});
+    let tenants = [("nlp", "org", own(16)), ("cv", "org", own(16))];
+    let mut person = start("2026-11-30T08:00:00Z", &tenants, Vec::new()).await;
+    person
+        .make(&job("nlp", "short", (1, 8), "30m"))
+        .await
+        .expect("let in");
+    person
+        .make(&job("nlp", "long", (1, 8), "60m"))
+        .await
+        .expect("let in");
+    uses(&person, "nlp", 16).await;
+
+    // The tree is judged whole, and says what does not add up.
+    let more = json!({"resources": [own(24)]});
+    let refused = person.edit::<TenantQuotaSpec>("", "nlp", more).await;
+    let refused = refused.expect_err("24 + 16 > 32");
+    assert!(
+        refused.contains("40") && refused.contains("32"),
+        "{refused}"
+    );
+    let cut = json!({"resources": [own(8)]});
+    person
+        .edit::<TenantQuotaSpec>("", "nlp", cut)
+        .await
+        .expect("let in");
+    person
+        .make(&job("nlp", "next", (1, 8), "10m"))
+        .await
+        .expect("let in");
+    let waits = person.until_job("nlp", "next", "Pending").await;
+    assert!(reasons(&waits).contains(&"WaitingForQuota"), "{waits:#}");
+
+    // Nobody is stopped for the cut; when the first has ended there is no room for another.
+    person.until_job("nlp", "short", "Succeeded").await;
+    uses(&person, "nlp", 8).await;
+    person.clock.sleep(Millis::seconds(300)).await;
+    let next = person.job("nlp", "next").await;
+    assert_eq!(next["status"]["phase"], "Pending", "{next:#}");
+    let long = person.until_job("nlp", "long", "Succeeded").await;
+    assert_eq!(
+        long["status"]["gangs"][0]["restarts"].as_u64().unwrap_or(0),
+        0
+    );
+    person.until_job("nlp", "next", "Running").await;
+
+    // What is deleted is counted no more.
+    person
+        .delete::<FederatedJobSpec>("nlp", "next")
+        .await
+        .expect("deleted");
+    uses(&person, "nlp", 0).await;
+    person.fleet.stop().await.expect("everybody stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_is_lent_up_and_down_the_tree_and_its_owner_goes_first_when_it_is_back() {
+    let tenants = [
+        ("research", "org", json!({"nominal": 16})),
+        ("prod", "org", json!({"nominal": 16})),
+        ("nlp", "research", json!({"nominal": 8})),
+        ("cv", "research", json!({"nominal": 8})),
+    ];
+    let mut person = start("2026-11-30T08:00:00Z", &tenants, Vec::new()).await;
+    // Its own 8, then 8 of its sibling's, then 16 of its parent's sibling's.
+    for (name, runtime) in [("a", "60m"), ("b", "30m"), ("c", "60m"), ("d", "60m")] {
+        person
+            .make(&job("nlp", name, (1, 8), runtime))
+            .await
+            .expect("let in");
+        person.until_job("nlp", name, "Running").await;
+    }
+    let tree = person
+        .client
+        .tenants("")
+        .await
+        .expect("a hub answers")
+        .tenants;
+    let row = |tenant: &str| {
+        let node = tree
+            .iter()
+            .find(|node| node.name == tenant)
+            .expect("it is there");
+        (
+            node.rows[0].used / 1000,
+            node.rows[0].borrowed / 1000,
+            node.rows[0].lent / 1000,
+        )
+    };
+    assert_eq!(row("nlp"), (32, 24, 0));
+    assert_eq!((row("research").0, row("research").1), (32, 16));
+    assert_eq!((row("cv").2, row("prod").2), (8, 16));
+
+    // The borrower's next was there first; the lender's own goes first when the room comes back.
+    person
+        .make(&job("nlp", "e", (1, 8), "10m"))
+        .await
+        .expect("let in");
+    person.until_job("nlp", "e", "Pending").await;
+    person
+        .make(&job("cv", "own", (1, 8), "10m"))
+        .await
+        .expect("let in");
+    person.until_job("cv", "own", "Running").await;
+    let waits = person.job("nlp", "e").await;
+    assert_eq!(waits["status"]["phase"], "Pending", "{waits:#}");
+    person.until_job("nlp", "e", "Succeeded").await;
+    person.fleet.stop().await.expect("everybody stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_role_of_a_gang_counts() {
+    let tenants = [("nlp", "org", json!({"nominal": 16}))];
+    let mut person = start("2026-11-30T08:00:00Z", &tenants, Vec::new()).await;
+    let limit = |gpus: u32| json!({"limits": {"gpusPerJob": gpus}});
+    let limited = person.edit::<TenantQuotaSpec>("", "nlp", limit(6)).await;
+    limited.expect("let in");
+    let mut both = job("nlp", "both", (2, 3), "10m");
+    let mut leader = both["spec"]["roles"][0].clone();
+    leader["name"] = json!("leader");
+    leader["replicas"] = json!(1);
+    leader["gpus"] = json!(1);
+    both = with(
+        both.clone(),
+        &json!({"roles": [leader, both["spec"]["roles"][0]]}),
+    );
+    person.make(&both).await.expect("let in");
+    let waits = person.until_job("nlp", "both", "Pending").await;
+    let why = message(&waits, "ExceedsQuota");
+    assert!(
+        why.contains("asks for 7") && why.contains("allows 6"),
+        "{waits:#}"
+    );
+    let limited = person.edit::<TenantQuotaSpec>("", "nlp", limit(7)).await;
+    limited.expect("let in");
+    let runs = person.until_job("nlp", "both", "Running").await;
+    assert_eq!(runs["status"]["gpus"], 7);
+    uses(&person, "nlp", 7).await;
+    person.until_job("nlp", "both", "Succeeded").await;
+    uses(&person, "nlp", 0).await;
+    person.fleet.stop().await.expect("everybody stops");
+}
