@@ -1,9 +1,12 @@
 //! The one call that user code may make to the agent of its cluster: its checkpoint is written.
 //!
 //! Owns the small HTTP service that pods find in `MERIDIAN_AGENT_URL`: one path, a body of at
-//! most a kilobyte, limits on what is under way and on how often a pod calls, and errors that say
-//! what to do. A caller is believed for the pod whose token it shows, and for nothing else. Never
-//! decides anything, and never tells whether a pod exists to one who does not have its token.
+//! most a kilobyte, limits on connections, on what is under way and on how often a pod calls, and
+//! errors that say what to do. A caller is believed for the pod whose token it shows, and for
+//! nothing else. Whatever can reach the port may call, over plain HTTP: a name that is none of a
+//! pod and a token that is none never reach the API server, which would take them for more than
+//! names. Never decides anything, and never tells what is in the cluster to one who does not have
+//! the token of a pod.
 //!
 //! ```text
 //! POST $MERIDIAN_AGENT_URL/checkpoint        Authorization: Bearer $MERIDIAN_AGENT_TOKEN
@@ -11,16 +14,20 @@
 //! 204 · 400 what is wrong · 401 no such pod and token · 413 · 429 later · 503 not now
 //! ```
 
+mod door;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use axum::serve::IncomingStream;
 use meridian_api::units::{BootMillis, Millis, UnixMillis};
 use meridian_runtime::Clock;
 use meridian_runtime::network::Listener;
@@ -41,14 +48,42 @@ const EVERY: Millis = Millis::seconds(1);
 /// of ten milliseconds each, and as many again.
 const MAX_KNOWN: usize = 4096;
 
+/// Times within [`EVERY`] that one address may ask for a pod, whether it is believed or not: eight
+/// pods of a host that share its address, with three mistakes each.
+const ASKS: u32 = 32;
+/// Connections, each of which costs some ten KiB.
+const MAX_OPEN: usize = 256;
+/// Connections of one address: twice the pods of a host that share it.
+const MAX_OF_ONE: usize = 16;
+/// A call asks the API server twice, within ten seconds each; with some to send it.
+const STAY: Millis = Millis::seconds(30);
+/// Letters of a token: 32 bytes in hexadecimal.
+const TOKEN: usize = 64;
+/// Longest name of a pod, and of anything else in Kubernetes.
+const MAX_NAME: usize = 253;
+
 /// Which pod: namespace and name.
 type Who = (String, String);
+
+/// The address of a caller, without its port.
+#[derive(Clone, Debug)]
+struct From(String);
+
+impl Connected<IncomingStream<'_, Listener>> for From {
+    fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
+        Self(door::host(stream.remote_addr()).to_owned())
+    }
+}
+
+/// How often each address has asked, and since when that is counted.
+type Asked = Mutex<BTreeMap<String, (BootMillis, u32)>>;
 
 #[derive(Clone)]
 struct Answers {
     backend: KubernetesBackend,
     clock: Clock,
     calls: Arc<Semaphore>,
+    asked: Arc<Asked>,
     last: Arc<Mutex<BTreeMap<Who, BootMillis>>>,
 }
 
@@ -67,23 +102,34 @@ pub async fn serve(
     clock: Clock,
     cancelled: CancellationToken,
 ) -> io::Result<()> {
+    let limits = door::Limits {
+        open: MAX_OPEN,
+        of_one: MAX_OF_ONE,
+        stay: STAY,
+    };
+    let listener = door::guarded(listener, clock.clone(), limits);
     let answers = Answers {
         backend,
         clock,
         calls: Arc::new(Semaphore::new(MAX_CALLS)),
+        asked: Arc::default(),
         last: Arc::default(),
     };
     let router = Router::new()
         .route("/v1/pods/{namespace}/{pod}/checkpoint", post(checkpoint))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(answers);
-    axum::serve(listener, router)
-        .with_graceful_shutdown(cancelled.cancelled_owned())
-        .await
+    axum::serve(
+        listener,
+        router.into_make_service_with_connect_info::<From>(),
+    )
+    .with_graceful_shutdown(cancelled.cancelled_owned())
+    .await
 }
 
 async fn checkpoint(
     State(answers): State<Answers>,
+    ConnectInfo(From(address)): ConnectInfo<From>,
     Path(who): Path<Who>,
     headers: HeaderMap,
     body: Bytes,
@@ -97,6 +143,13 @@ async fn checkpoint(
         Ok(at) => at,
         Err(why) => return told(StatusCode::BAD_REQUEST, &why),
     };
+    if !(is_name(&who.0) && is_name(&who.1) && is_token(token)) {
+        return refusal(&AnswerRefused::Unknown);
+    }
+    // By address, so that nobody can use up what another may ask.
+    if !may_ask(&answers.asked, &address, answers.clock.boot()) {
+        return later(StatusCode::TOO_MANY_REQUESTS, "too many calls from there");
+    }
     let Ok(_call) = answers.calls.try_acquire() else {
         return later(StatusCode::SERVICE_UNAVAILABLE, "many call at once");
     };
@@ -120,11 +173,38 @@ fn refusal(refused: &AnswerRefused) -> Response {
             let why = "no pod of a gang has this name and this token";
             told(StatusCode::UNAUTHORIZED, why)
         }
+        // What the API server says is for who runs the agent, not for whoever calls.
         AnswerRefused::Failed(BackendError::Unavailable(why)) => {
-            later(StatusCode::SERVICE_UNAVAILABLE, why)
+            tracing::debug!(why, "a checkpoint is not noted");
+            later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the cluster does not answer",
+            )
         }
-        AnswerRefused::Failed(error) => told(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        AnswerRefused::Failed(error) => {
+            tracing::warn!(%error, "a checkpoint is not noted");
+            told(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the cluster does not take it",
+            )
+        }
     }
+}
+
+/// True for what may be the name of a namespace or a pod. Everything else would be a part of a
+/// path, or the begin of a query, where the agent asks its API server for it.
+fn is_name(text: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let inside = |byte: u8| letter(byte) || byte == b'-' || byte == b'.';
+    let ends = |byte: Option<&u8>| byte.is_some_and(|byte| letter(*byte));
+    let bytes = text.as_bytes();
+    let whole = bytes.len() <= MAX_NAME && bytes.iter().all(|byte| inside(*byte));
+    whole && ends(bytes.first()) && ends(bytes.last()) && !text.contains("..")
+}
+
+/// True for what has the form of a token.
+fn is_token(text: &str) -> bool {
+    text.len() == TOKEN && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn token(headers: &HeaderMap) -> Option<&str> {
@@ -151,6 +231,24 @@ fn moment(body: &[u8], now: UnixMillis) -> Result<UnixMillis, String> {
         return Err(format!("at: {text} is later than now"));
     }
     Ok(at)
+}
+
+/// True when the address has not asked too often; then this counts.
+fn may_ask(asked: &Asked, address: &str, now: BootMillis) -> bool {
+    let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+    let counts = |since: BootMillis| now.since(since) < EVERY;
+    if asked.len() >= MAX_KNOWN {
+        asked.retain(|_, (since, _)| counts(*since));
+    }
+    if asked.len() >= MAX_KNOWN && !asked.contains_key(address) {
+        return false;
+    }
+    let (since, count) = asked.entry(address.to_owned()).or_insert((now, 0));
+    if !counts(*since) {
+        (*since, *count) = (now, 0);
+    }
+    *count = count.saturating_add(1);
+    *count <= ASKS
 }
 
 /// True when the pod has not called for long enough; then this call counts.
@@ -180,44 +278,5 @@ fn later(status: StatusCode, why: &str) -> Response {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
-
-    #[test]
-    fn a_moment_is_read_or_refused_with_what_is_wrong() {
-        assert_eq!(moment(b"", NOW), Ok(NOW));
-        assert_eq!(moment(b"{}", NOW), Ok(NOW));
-        let said = br#"{"at": "2023-11-14T22:13:19Z"}"#;
-        assert_eq!(moment(said, NOW), Ok(UnixMillis(NOW.0 - 1000)));
-        for (body, why) in [
-            (&br#"{"at": "2023-11-14T22:13:21Z"}"#[..], "later than now"),
-            (br#"{"at": "yesterday"}"#, "no instant"),
-            (br#"{"step": 3}"#, "unknown field `step`"),
-            (b"saved", "the body is"),
-        ] {
-            let refused = moment(body, NOW).expect_err("refused");
-            assert!(refused.contains(why), "{refused}");
-        }
-    }
-
-    #[test]
-    fn a_pod_calls_once_a_second_and_others_do_not_wait_for_it() {
-        let last = Mutex::default();
-        let who = |pod: usize| ("ml".to_owned(), format!("pod-{pod}"));
-        let at = |millis: u64| BootMillis(1_000_000 + millis);
-        assert!(admit(&last, &who(0), at(0)));
-        assert!(!admit(&last, &who(0), at(999)));
-        assert!(admit(&last, &who(1), at(999)));
-        assert!(admit(&last, &who(0), at(1000)));
-        for pod in 2..MAX_KNOWN {
-            assert!(admit(&last, &who(pod), at(1000)));
-        }
-        assert!(
-            !admit(&last, &who(MAX_KNOWN), at(1500)),
-            "nobody can be forgotten"
-        );
-        assert!(admit(&last, &who(MAX_KNOWN), at(2000)));
-    }
-}
+#[path = "answers/tests.rs"]
+mod tests;
