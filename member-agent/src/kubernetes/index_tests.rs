@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::hosts::OUT_OF_SERVICE;
 use super::super::record::Slip;
-use super::super::record::{RoleRecord, Run};
+use super::super::record::{RoleRecord, Run, is_open};
 use super::*;
 use crate::backend::GangTerms;
 use meridian_api::units::Millis;
@@ -174,6 +174,27 @@ async fn the_gate_waits_for_every_kubelet() {
         assert!(!opens(&loaded(&[a.clone(), b.clone()], &[owner(&record)])));
     }
     assert!(!opens(&loaded(&[a, b], &[open()])), "it is open");
+}
+
+#[tokio::test]
+async fn the_gate_is_opened_only_as_it_was_shown() {
+    let mut young = record();
+    young.complete = false;
+    let mut shown = owner(&young);
+    shown.metadata.resource_version = Some("41".to_owned());
+    let pods = [pod(0, "a", admitted()), pod(1, "b", admitted())];
+    let opening = loaded(&pods, &[shown.clone()]).opening(key());
+    let opening = opening.expect("it has an owner object");
+    let named = json!({"uid": "owner-1", "resourceVersion": "41"});
+    assert_eq!(opening["metadata"], named, "another version is refused");
+    // What the API server makes of it.
+    let opened = serde_json::from_value(opening["data"].clone());
+    shown
+        .data
+        .get_or_insert_default()
+        .extend::<BTreeMap<_, _>>(opened.expect("texts"));
+    assert!(is_open(&shown));
+    assert_eq!(Record::read(&shown), Some(record()), "and that it was done");
 }
 
 #[tokio::test]
