@@ -3,9 +3,13 @@
 //! Owns the promise that the agent makes on Kubernetes, with the real hub, a real API server and
 //! kubelets that run containers. What is claimed is read from what the containers wrote.
 
+use std::collections::BTreeSet;
+
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
+use kube::api::{DeleteParams, ListParams, LogParams, PostParams, WatchEvent, WatchParams};
+use meridian_api::units::BootMillis;
 use meridian_e2e::deployment::AgentPlan;
 use meridian_e2e::member::truth::Run;
 use meridian_e2e::member::{MemberOptions, TrainerPod, bind};
@@ -29,10 +33,33 @@ async fn gangs_are_bound_whole_or_not_at_all() {
     world.end(&[]).await;
 }
 
+/// When the last of so many pods was bound, as a watch shows it.
+async fn all_bound(world: &RealNodes, pods: usize) -> BootMillis {
+    let api = world.pods();
+    let before = api.list(&ListParams::default()).await.expect("listed");
+    let version = before.metadata.resource_version.expect("a listing has one");
+    let events = api.watch(&WatchParams::default(), &version).await;
+    let mut events = events.expect("watched").boxed();
+    let mut bound = BTreeSet::new();
+    while bound.len() < pods {
+        let event = events.next().await.expect("it goes on for minutes");
+        if let WatchEvent::Modified(pod) = event.expect("an event")
+            && pod.spec.is_some_and(|spec| spec.node_name.is_some())
+        {
+            bound.insert(pod.metadata.name);
+        }
+    }
+    world.member.harness().clock().boot()
+}
+
 /// Ranks and rendezvous are in each container's environment, and the same for both.
 async fn whole(world: &RealNodes) {
-    world.submit(world.job("whole", 2, CARDS.into())).await;
+    let submit = world.submit(world.job("whole", 2, CARDS.into()));
+    let (bound, ()) = tokio::join!(all_bound(world, 2), submit);
     let runs = world.runs("whole", 2).await;
+    let began = runs.iter().map(|run| run.from).max().expect("two ranks");
+    let gate = began.since(bound);
+    eprintln!("    from the last binding to user code of all ranks: {gate}");
     assert_eq!((runs[0].rank, runs[1].rank), (0, 1));
     let alike = |run: &Run| run.world == 2 && run.epoch == runs[0].epoch;
     assert!(runs.iter().all(alike));

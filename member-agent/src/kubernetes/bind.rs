@@ -72,12 +72,9 @@ impl KubernetesBackend {
             }
             owner
         };
-        let done = self.make_and_bind(order, &manifests, &owner).await;
-        if let Err(BackendError::Invalid(_) | BackendError::Denied(_)) = &done {
-            // Best effort: the caller asks for a stop of what was begun in any case.
-            drop(self.stop_gang(order.key, order.terms.grace).await);
-        }
-        done
+        // What was begun and cannot be done is the caller's to stop, when it has noted why: pods that
+        // end before it has heard would look like somebody else's doing.
+        self.make_and_bind(order, &manifests, &owner).await
     }
 
     async fn make_and_bind(

@@ -210,9 +210,10 @@ pub(crate) async fn a_policy_that_denies_is_named(cluster: &Cluster) {
     let denied = async {
         for round in 0.. {
             let order = order(key(round, 1), 1, &TWO, template.clone());
-            match backend.bind(&order).await {
-                Ok(()) => drop(backend.stop(order.key, Millis::ZERO).await),
-                Err(refused) => return refused,
+            let bound = backend.bind(&order).await;
+            drop(backend.stop(order.key, Millis::ZERO).await);
+            if let Err(refused) = bound {
+                return refused;
             }
         }
         unreachable!("it was asked for ever")

@@ -1,11 +1,14 @@
 //! What a real cluster refuses: pods that are none, resources that nobody has, policies, webhooks
-//! that do not answer, nodes that lie, labels that contradict, missing Secrets, an API that is
+//! that say no or nothing, nodes that lie, labels that contradict, missing Secrets, an API that is
 //! away.
 //!
 //! Owns the promise that the job says why, in the cluster's own words, that nothing is half done,
 //! and that what has been mended is tried again by itself. What ran is read from what the
 //! containers wrote.
 
+mod gatekeeper;
+
+use gatekeeper::{Gatekeeper, NAME, Says};
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
 };
@@ -17,6 +20,7 @@ use meridian_e2e::deployment::{
 };
 use meridian_e2e::member::{MemberOptions, TrainerPod};
 use meridian_e2e::real_nodes::RealNodes;
+use meridian_runtime::Tasks;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -39,6 +43,9 @@ async fn what_a_cluster_refuses_is_said_and_leaves_nothing() {
         .scene("no such resource", Box::pin(no_such_resource(&world)))
         .await;
     world.scene("policy", Box::pin(policy(&world))).await;
+    world
+        .scene("nobody there", Box::pin(nobody_there(&world)))
+        .await;
     world.scene("webhook", Box::pin(webhook(&world))).await;
     world
         .scene("node that lies", Box::pin(node_that_lies(&world)))
@@ -163,8 +170,8 @@ async fn policy(world: &RealNodes) {
     world.delete("unwanted").await;
 }
 
-/// A webhook that must be asked and does not answer lets nothing in.
-async fn webhook(world: &RealNodes) {
+/// A webhook that must be asked and is not there lets nothing in.
+async fn nobody_there(world: &RealNodes) {
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(world.member.client());
     let nobody = meridian_e2e::ports::free_address();
     let hook = json!({"metadata": {"name": "gatekeeper"}, "webhooks": [{
@@ -191,6 +198,38 @@ async fn webhook(world: &RealNodes) {
     world.delete("unasked").await;
 }
 
+/// A webhook says no, or no to one pod of a gang, or nothing: the job says so in its words, and no
+/// part of the gang is left. When it says yes, the job runs by itself.
+async fn webhook(world: &RealNodes) {
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(world.member.client());
+    let tasks = Tasks::new();
+    let keeper = Gatekeeper::open(&tasks, Says::No("not before")).await;
+    let hook = object(keeper.configuration(DENIED));
+    let made = webhooks.create(&PostParams::default(), &hook).await;
+    made.expect("admin");
+    in_effect(world).await;
+    let team = "no label of a team: ask the platform group";
+    for (job, says, why) in [
+        ("refused", Says::No(team), team),
+        ("refused-in-part", Says::NotTheSecond(team), team),
+        ("unanswered", Says::Nothing, "failed calling webhook"),
+    ] {
+        keeper.set(says);
+        world.submit(denied(world, job)).await;
+        world.says(job, &["Denied", NAME, why, CLUSTER]).await;
+        let left = async || world.made_for(job).await.is_empty().then_some(());
+        world.until("what was begun is undone", left).await;
+        nothing_of(world, job).await;
+        assert!(keeper.asked() > 0, "{job}");
+        keeper.set(Says::Yes);
+        world.runs(job, 2).await;
+        world.delete(job).await;
+    }
+    let now = DeleteParams::default();
+    webhooks.delete("gatekeeper", &now).await.expect("admin");
+    tasks.cancel();
+}
+
 /// Its plugin offers eight devices and gives none: the kubelet turns the pod away, and no rank of
 /// the gang runs until it can have all.
 async fn node_that_lies(world: &RealNodes) {
@@ -209,8 +248,12 @@ async fn node_that_lies(world: &RealNodes) {
 /// Labels say four cards where the plugin counts eight: none of them is offered, and that is said.
 async fn labels_that_contradict(world: &RealNodes) {
     let label = |count: Value| json!({"metadata": {"labels": {"nvidia.com/gpu.count": count}}});
+    let clock = world.member.harness().clock();
+    let changed = clock.boot();
     world.patch_node("node-1", label(json!("4"))).await;
     world.fleet.gpus_counted(u64::from(CARDS)).await;
+    let told = clock.boot().since(changed);
+    eprintln!("    from a change of a node to the hub's count: {told}");
     let describe = async || {
         let described = world.fleet.meridian(["cluster", "describe", CLUSTER]).await;
         let says = |word| described.out.contains(word);
