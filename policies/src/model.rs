@@ -525,8 +525,8 @@ pub struct Unplaced {
 /// A span of instants in which something is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// Hardly before: what runs is taken to run on for a sixteenth of the time that it has run, if it
-    /// does not say that it ends sooner.
+    /// Hardly before: what runs is taken to run on for a sixteenth of the time that it has run, if
+    /// it does not say that it ends sooner.
     pub earliest: UnixMillis,
     /// By then, if everything before it ends as it says; `None` when something does not say.
     pub latest: Option<UnixMillis>,

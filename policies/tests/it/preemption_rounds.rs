@@ -310,7 +310,6 @@ impl World {
         };
         let runs = Millis::seconds(600 + self.below(7_200));
         let evictions = self.hits.iter().filter(|hit| hit.victim == gang.gang.job);
-        let evictions = evictions.map(|hit| hit.at).collect();
         let held = Held {
             gang: gang.gang,
             epoch: gang.next_epoch,
@@ -329,7 +328,7 @@ impl World {
                 full: placed.pods.clone(),
                 shape: (*gang.shape).clone(),
                 seats: seats.into_iter().map(seat).collect(),
-                evictions,
+                evictions: evictions.map(|hit| hit.at).collect(),
             },
             ..some_held()
         };
