@@ -23,7 +23,7 @@ async fn start(clusters: &[(&str, &str)]) -> Person {
     ];
     let region = |(cluster, flavor): &(&str, &str)| {
         let mut region = FleetRegion::of_one(cluster, 2, 8);
-        region.clusters[0].inventory.pools[0].flavor = (*flavor).to_owned();
+        (*flavor).clone_into(&mut region.clusters[0].inventory.pools[0].flavor);
         region
     };
     let regions = clusters.iter().map(region).collect();
