@@ -219,8 +219,16 @@ fn digest(digest: v1::Digest) -> Says {
 
 /// Every kind of message that can name something of another cluster's.
 fn lies(world: &World) -> Vec<(String, Says)> {
+    let mut lies = lies_about_steps(world);
+    lies.extend(lies_about_the_cluster(world));
+    lies.extend(lies_about_work(world));
+    lies
+}
+
+/// Each step under each epoch, as a report and in a digest.
+fn lies_about_steps(world: &World) -> Vec<(String, Says)> {
     use v1::GangStep::{Accepted, Bound, Failed, Running, Stopped, Stopping, Succeeded};
-    let (gang, epoch) = (world.gang.clone(), world.epoch);
+    let epoch = world.epoch;
     let mut lies = Vec::new();
     for step in [
         Accepted, Bound, Running, Stopping, Succeeded, Failed, Stopped,
@@ -248,13 +256,17 @@ fn lies(world: &World) -> Vec<(String, Says)> {
             lies.push((format!("digest {step:?} of epoch {epoch}"), digest(told)));
         }
     }
+    lies
+}
+
+/// What is there, and what is not any more.
+fn lies_about_the_cluster(world: &World) -> [(String, Says); 3] {
     let gone = v1::Digest {
-        removed_gangs: vec![gang.clone()],
+        removed_gangs: vec![world.gang.clone()],
         removed_pools: vec![POOL.to_owned(), format!("{VICTIM}/{POOL}")],
         removed_offers: vec![OFFER.to_owned()],
         ..v1::Digest::default()
     };
-    lies.push(("gang, pools and offer are gone".to_owned(), digest(gone)));
     let empty = v1::Pool {
         name: format!("{VICTIM}/{POOL}"),
         ..pool("")
@@ -263,12 +275,21 @@ fn lies(world: &World) -> Vec<(String, Says)> {
         pools: vec![empty],
         ..v1::Digest::default()
     };
-    lies.push(("a pool under the victim's name".to_owned(), digest(pools)));
     let offers = v1::Digest {
         offers: vec![offer("mine")],
         ..v1::Digest::default()
     };
-    lies.push(("the victim's offer".to_owned(), digest(offers)));
+    [
+        ("gang, pools and offer are gone".to_owned(), digest(gone)),
+        ("a pool under the victim's name".to_owned(), digest(pools)),
+        ("the victim's offer".to_owned(), digest(offers)),
+    ]
+}
+
+/// Refusals, and what work used or needs.
+fn lies_about_work(world: &World) -> Vec<(String, Says)> {
+    let (gang, epoch) = (world.gang.clone(), world.epoch);
+    let mut lies = Vec::new();
     for epoch in [epoch, epoch + 1] {
         let refusal = v1::Refusal {
             gang: Some(gang.clone()),

@@ -72,8 +72,8 @@ impl KubernetesBackend {
             }
             owner
         };
-        // What was begun and cannot be done is the caller's to stop, when it has noted why: pods that
-        // end before it has heard would look like somebody else's doing.
+        // What was begun and cannot be done is the caller's to stop, when it has noted why: pods
+        // that end before it has heard would look like somebody else's doing.
         self.make_and_bind(order, &manifests, &owner).await
     }
 
