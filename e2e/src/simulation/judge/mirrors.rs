@@ -1,7 +1,7 @@
 //! What hubs show: their lists and watches of jobs against the store's own history.
 //!
-//! Owns S21. What a read adds to a job that waits (why it waits) is the leader's word of the
-//! moment and in no revision, so it is left out of the comparison. Never asks a hub.
+//! Owns S21. What a read adds to a job (why it waits, what its agents say of it) is the leader's
+//! word of the moment and in no revision, so it is left out of the comparison. Never asks a hub.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,18 @@ use super::broken;
 use super::store::JOBS;
 use crate::simulation::mirror::revision;
 
-/// What a read adds to the status of a job that waits.
-const ADDED: [&str; 7] = [
+/// What a read adds to the status of any job: it changes too often to be stored.
+const NEWEST: &str = "checkpoint";
+/// What it adds to each of its gangs.
+const WORDS: &str = "message";
+/// What it adds to that of a job that waits.
+const ADDED: [&str; 6] = [
     "phase",
     "reason",
     "message",
     "position",
     "blockers",
     "estimatedStart",
-    "checkpoint",
 ];
 
 /// A job as the store held it from some revision on; `None` = not there.
@@ -179,9 +182,16 @@ fn name(object: &Value) -> String {
     name.unwrap_or_default().to_owned()
 }
 
-/// A status without what a read adds to a job that waits.
+/// A status without what a read adds to it.
 fn stored(status: &Value) -> Value {
     let mut status = status.clone();
+    if let Some(fields) = status.as_object_mut() {
+        fields.remove(NEWEST);
+    }
+    let gangs = status.get_mut("gangs").and_then(Value::as_array_mut);
+    for gang in gangs.into_iter().flatten().filter_map(Value::as_object_mut) {
+        gang.remove(WORDS);
+    }
     let waits = matches!(status["phase"].as_str(), None | Some("Pending"));
     if let Some(fields) = status.as_object_mut().filter(|_| waits) {
         for name in ADDED {
