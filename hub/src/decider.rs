@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::commit::Committer;
 use crate::decision::placement_change;
+use crate::execution::Execution;
 use crate::explanations::{Explained, Explanations};
 use crate::fence::{Commit, Fence};
 use crate::journal::Journal;
@@ -60,31 +61,6 @@ const CHORES_IN_SUSPECT: u64 = 16;
 const LOAD_PAGE: usize = 2_000;
 /// Pause before the store is tried again after it failed.
 const STORE_PAUSE: Millis = Millis(500);
-
-/// Where the decision itself runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Execution {
-    /// On a thread for blocking work, so that a long decision delays no session.
-    Thread,
-    /// On the loop's own task: in simulation, where nothing may race.
-    Inline,
-}
-
-impl Execution {
-    /// What `work` comes to; its panic is the caller's.
-    pub(crate) async fn run<T: Send + 'static>(
-        self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> T {
-        match self {
-            Self::Inline => work(),
-            Self::Thread => match tokio::task::spawn_blocking(work).await {
-                Ok(done) => done,
-                Err(ended) => std::panic::resume_unwind(ended.into_panic()),
-            },
-        }
-    }
-}
 
 /// What the loop works with.
 pub(crate) struct DeciderOptions {

@@ -25,7 +25,8 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::admission::HubAdmission;
 use crate::config::HubConfig;
-use crate::decider::{Decider, DeciderOptions, Execution};
+use crate::decider::{Decider, DeciderOptions};
+use crate::execution::Execution;
 use crate::explanations::Explanations;
 use crate::housekeeping;
 use crate::identity::{self, Admission, AuthorityError, Identities, Joins};

@@ -10,6 +10,7 @@ pub mod config;
 mod deadlines;
 mod decider;
 mod decision;
+mod execution;
 mod explanations;
 pub mod fence;
 #[cfg(test)]
@@ -42,6 +43,6 @@ mod templates;
 mod users;
 mod views;
 
-pub use decider::Execution;
+pub use execution::Execution;
 pub use hub::{HubHandle, HubOptions, StartError, start};
 pub use identity::AuthorityError;

@@ -15,7 +15,7 @@ use meridian_policies::record;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::decider::Execution;
+use crate::execution::Execution;
 use crate::metrics::{Metrics, RecordLabels};
 use crate::model::Labelled;
 
@@ -114,11 +114,7 @@ impl Writer {
                 let written = put(&mut shelf, &round);
                 (shelf, written)
             };
-            let written = match self.execution {
-                Execution::Inline => Ok(work()),
-                Execution::Thread => tokio::task::spawn_blocking(work).await,
-            };
-            let written = match written {
+            let written = match self.execution.run(work).await {
                 Ok((shelf, written)) => {
                     self.shelf = shelf;
                     written

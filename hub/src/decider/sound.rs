@@ -11,7 +11,7 @@ use meridian_api::units::Millis;
 use meridian_policies::culprit::{Fault, culprit};
 use meridian_policies::model::{Plan, Snapshot};
 
-use super::Execution;
+use crate::execution::Execution;
 use crate::model::{Labelled, Model, Situation};
 
 /// Jobs that are looked for in one round. Each takes some tens of decisions; those that are left
@@ -80,13 +80,14 @@ impl Round {
     async fn decided(self, labelled: &Arc<Labelled>) -> Result<Plan, Fault> {
         let labelled = Arc::clone(labelled);
         let work = move || (self.decide)(&labelled.snapshot);
-        self.execution.run(work).await
+        let done = self.execution.run(work).await;
+        done.unwrap_or_else(|ended| Err(Fault::Panicked(ended.to_string())))
     }
 
     async fn blamed(self, labelled: &Arc<Labelled>) -> Option<(Uid, Fault)> {
         let labelled = Arc::clone(labelled);
         let work = move || culprit(&labelled.snapshot, self.decide);
-        self.execution.run(work).await
+        self.execution.run(work).await.unwrap_or_default()
     }
 }
 
