@@ -189,7 +189,10 @@ impl Deployment {
     }
 
     /// Declares region, cluster, the default classes and tenants.
-    async fn declare(&self) {
+    ///
+    /// # Panics
+    /// When the hub refuses.
+    pub async fn declare(&self) {
         let fleet = self.file("fleet.yaml", &fleet_document());
         let defaults = Self::defaults();
         let files = [

@@ -17,6 +17,8 @@ use serde_json::json;
 
 /// Cards of each node.
 const CARDS: u32 = 8;
+/// Of a gang of two pods: these, its owner object and its Service.
+const OBJECTS_OF_TWO: usize = 4;
 
 #[tokio::test]
 async fn gangs_outlive_what_befalls_their_nodes() {
@@ -50,6 +52,83 @@ async fn gangs_outlive_what_befalls_their_nodes() {
     let lost = Box::pin(elastic_node_lost(&mut world)).await;
     rigid_node_lost(&mut world, &lost).await;
     world.end(&[]).await;
+}
+
+#[tokio::test]
+async fn a_member_whose_machine_was_taken_away_is_replaced_near_by() {
+    let test = "a_member_whose_machine_was_taken_away_is_replaced_near_by";
+    let options = MemberOptions {
+        nodes: 4,
+        nodes_per_rack: 3,
+        ..MemberOptions::default()
+    };
+    let agent = AgentPlan {
+        settings: "kubernetes: {machineGoneAfterSeconds: 5}\n".to_owned(),
+        ..AgentPlan::default()
+    };
+    let Some(mut world) = RealNodes::start(test, options, &agent).await else {
+        return;
+    };
+    let elasticity = json!({"role": "worker", "min": 1, "max": 2});
+    let in_one_rack = json!([{"role": "worker", "required": "rack"}]);
+    let job = world.saving("swapped", 2, CARDS);
+    let job = job.with("/spec/elasticity", elasticity);
+    world.submit(job.with("/spec/topology", in_one_rack)).await;
+    let runs = world.runs("swapped", 2).await;
+    let whole = Box::pin(member_replaced(&mut world, &runs)).await;
+    Box::pin(no_room_in_the_rack(&mut world, &whole)).await;
+    world.delete("swapped").await;
+    world.end(&[]).await;
+}
+
+/// Its rank goes on from its checkpoint on the one node of the rack that is left, under the same
+/// epoch, after the lost one has ended; nobody else is touched. Returns who runs then.
+async fn member_replaced(world: &mut RealNodes, before: &[Run]) -> Vec<Run> {
+    saved(world, &before[1]).await;
+    let stays = node_of(world, &before[0]).await;
+    let lost = node_of(world, &before[1]).await;
+    // The cluster has not even noticed: the word of who switched it off is what counts.
+    lose(world, &lost).await;
+    machine_is_off(world, &lost).await;
+    let replaced = async || {
+        let alive = world.alive("swapped");
+        let other = alive.get(1)?.pod != before[1].pod;
+        (alive.len() == 2 && other).then_some(alive)
+    };
+    let after = world.until("another has its rank", replaced).await;
+    assert_eq!(after[0].pod, before[0].pod, "who is left is not touched");
+    let ranks = |runs: &[Run]| runs.iter().map(|run| run.rank).collect::<Vec<_>>();
+    assert_eq!(ranks(&after), ranks(before));
+    let of = |run: &Run| (run.epoch, run.world);
+    assert!(
+        after.iter().all(|run| of(run) == of(&before[0])),
+        "{after:?}"
+    );
+    assert!(resumes(&after[1..]), "{after:?}");
+    let truth = world.member.truth();
+    let old = truth.runs().iter().find(|run| run.pod == before[1].pod);
+    assert!(old.expect("it ran").to < after[1].from, "{old:?} {after:?}");
+    let rack = ["node-0", "node-1", "node-2"].into_iter();
+    let mut spare = rack.filter(|name| *name != stays && *name != lost);
+    let new = node_of(world, &after[1]).await;
+    assert_eq!(
+        Some(new.as_str()),
+        spare.next(),
+        "the other rack is as free"
+    );
+    let pods = async || (world.made_for("swapped").await.len() == OBJECTS_OF_TWO).then_some(());
+    world.until("nothing of the lost one is left", pods).await;
+    after
+}
+
+/// With no node of the rack left for another, the gang goes on smaller and does not wait.
+async fn no_room_in_the_rack(world: &mut RealNodes, before: &[Run]) {
+    let lost = node_of(world, &before[1]).await;
+    lose(world, &lost).await;
+    machine_is_off(world, &lost).await;
+    Box::pin(holds(world, "swapped", CARDS)).await;
+    let left = world.runs("swapped", 1).await;
+    assert_eq!(left[0].pod, before[0].pod);
 }
 
 /// True when a placement goes on from what an older one saved.
@@ -220,14 +299,7 @@ async fn elastic_node_lost(world: &mut RealNodes) -> String {
     let runs = world.runs("elastic", 3).await;
     let lost = node_of(world, &runs[2]).await;
     lose(world, &lost).await;
-    let two_thirds = async || {
-        let status = world.says("elastic", &["gpus"]).await;
-        let gpus = status["gpus"]
-            .as_str()
-            .map_or_else(|| status["gpus"].to_string(), str::to_owned);
-        (gpus == (2 * CARDS).to_string()).then_some(())
-    };
-    Box::pin(world.until("it holds what is left", two_thirds)).await;
+    Box::pin(holds(world, "elastic", 2 * CARDS)).await;
     let left = world.alive("elastic");
     let pods: Vec<&str> = left.iter().map(|run| run.pod.as_str()).collect();
     assert_eq!(pods, [runs[0].pod.as_str(), runs[1].pod.as_str()]);
@@ -235,6 +307,19 @@ async fn elastic_node_lost(world: &mut RealNodes) -> String {
     machine_is_off(world, &lost).await;
     world.gone("elastic").await;
     lost
+}
+
+/// Waits until the hub says that a job holds so many cards.
+async fn holds(world: &RealNodes, job: &str, cards: u32) {
+    let held = async || {
+        let status = world.says(job, &["gpus"]).await;
+        let gpus = &status["gpus"];
+        let gpus = gpus
+            .as_str()
+            .map_or_else(|| gpus.to_string(), str::to_owned);
+        (gpus == cards.to_string()).then_some(())
+    };
+    world.until("it holds what is left", held).await;
 }
 
 /// An operator removes the node's object: nothing runs on that machine, and nothing will.

@@ -227,6 +227,10 @@ pub struct PoolSeen {
     pub findings: Vec<String>,
 }
 
+/// The reason of a pod that is broken because its machine was taken away: that it ended will be
+/// proved in a while, or the machine comes back.
+pub const NODE_OFF: &str = "NodeOff";
+
 /// Where a pod is in its life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodPhase {
@@ -244,7 +248,7 @@ pub enum PodPhase {
     /// User code was started, but its node is not heard any more or a device of it has failed.
     /// Whether it still runs is not known: this is not an end.
     Broken {
-        /// `NodeLost` or `DeviceFailed`.
+        /// `NodeLost`, [`NODE_OFF`] or `DeviceFailed`.
         reason: String,
     },
     /// User code ended well.

@@ -3,7 +3,9 @@
 //!
 //! Owns the choice of who stays and who comes, which is `meridian_policies::nodes`', and its
 //! request to the cluster. Never gives a lost member's rank to another pod before the cluster has
-//! said that the lost one has ended: until then the gang only gets smaller.
+//! said that the lost one has ended. While that is to be proved soon, as of a machine that was
+//! taken away, a gang whose lost members all have room elsewhere waits for it; else it only gets
+//! smaller.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,10 +15,12 @@ use meridian_api::ids::GangId;
 use meridian_api::units::Resources;
 use meridian_policies::nodes::{self, Member, Node, Replacement};
 
-use crate::backend::{BackendError, GangKey, GangOrder, GangSeen, MemberOrder, PodSeen};
+use crate::backend::{
+    BackendError, GangKey, GangOrder, GangSeen, MemberOrder, NODE_OFF, PodPhase, PodSeen,
+};
 use crate::calls::{Answer, CALL_LIMIT, gang_order, late};
 use crate::executor::Executor;
-use crate::gangs::{Failure, Phase, is_lost};
+use crate::gangs::{Failure, Gang, Phase, is_lost};
 use crate::orders::RunOrder;
 
 impl Executor {
@@ -33,17 +37,26 @@ impl Executor {
         };
         let levels = self.view.pool(&order.terms.pool);
         let levels = levels.map_or(&[][..], |pool| pool.levels.as_slice());
-        let is_proved = own
-            .members()
-            .filter(|pod| is_lost(pod))
-            .all(|pod| pod.phase.ended());
-        let lost = own.members().filter(|pod| is_lost(pod));
-        let lost: BTreeSet<String> = lost.map(|pod| pod.node.clone()).collect();
+        let lost = || own.members().filter(|pod| is_lost(pod));
+        let is_proved = lost().all(|pod| pod.phase.ended());
+        let is_soon_proved = lost().all(|pod| pod.phase.ended() || is_off(pod));
+        let lost: BTreeSet<String> = lost().map(|pod| pod.node.clone()).collect();
         let mut places = self.view.places(&order.terms.pool);
         for place in &mut places {
             let closed = lost.contains(&place.name) || gang.avoid.contains_key(&place.name);
+            place.ready &= !closed;
+        }
+        if !is_proved {
+            let whole = mended(levels, places.clone(), &order, own, &lost);
+            let is_whole = whole.is_some_and(|whole| whole.len() == own.members().count());
+            if is_soon_proved && is_whole {
+                self.with_gang(key, await_proof);
+                return;
+            }
             // No room anywhere: a lost member finds no other node, and the gang gets smaller.
-            place.ready &= is_proved && !closed;
+            for place in &mut places {
+                place.ready = false;
+            }
         }
         let Some(members) = mended(levels, places, &order, own, &lost) else {
             let message = format!("lost {lost:?}, and what is left is below its least size");
@@ -87,10 +100,7 @@ impl Executor {
             Err(BackendError::Unavailable(why) | BackendError::NoRoom(why)) => {
                 tracing::warn!(%key, why, "the cluster did not do it, asking again");
                 self.metrics.api_failures.inc();
-                self.with_gang(key, |gang| {
-                    gang.phase = Phase::Live;
-                    gang.attempt = gang.attempt.saturating_sub(1);
-                });
+                self.with_gang(key, await_proof);
                 self.retry(key.gang);
             }
             Err(error) => {
@@ -99,6 +109,17 @@ impl Executor {
             }
         }
     }
+}
+
+/// Nothing is asked of the cluster: whatever the gang shows next is looked at anew.
+fn await_proof(gang: &mut Gang) {
+    gang.phase = Phase::Live;
+    gang.attempt = gang.attempt.saturating_sub(1);
+}
+
+/// True for who is broken because its machine was taken away.
+fn is_off(pod: &PodSeen) -> bool {
+    matches!(&pod.phase, PodPhase::Broken { reason } if reason == NODE_OFF)
 }
 
 /// Members with which a gang goes on after it has lost the `lost` nodes, or `None`. Only nodes that

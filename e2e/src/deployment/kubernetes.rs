@@ -61,6 +61,27 @@ impl Deployment {
         deployment
     }
 
+    /// Invites an agent that speaks for `cluster` and reaches `member`, and starts it: it joins.
+    /// Does not wait for it.
+    ///
+    /// # Panics
+    /// When the hub refuses, or the binary does not start.
+    pub async fn join_agent_of(&mut self, member: &MemberCluster, cluster: &str) {
+        let invitation = self.invite(cluster).await;
+        let token = self.token_file(cluster, &invitation);
+        let hubs: Vec<String> = self.hubs.iter().map(|hub| hub.agents.to_string()).collect();
+        let spec = ProcessSpec::new(format!("agent {cluster}"), Binary::Agent.path())
+            .args(["--backend", "kubernetes", "--hub", &hubs.join(",")])
+            .args(["--metrics-listen", "127.0.0.1:0"])
+            .args(["--ca-hash", &invitation.ca_hash])
+            .args([Path::new("--join-token-file"), &token])
+            .args([Path::new("--kubeconfig"), member.kubeconfig()])
+            .args([Path::new("--state-dir"), &self.state_of(cluster)]);
+        let process = self.harness().start(spec).expect("the binary starts");
+        let history = self.harness().folder(cluster).join("no-simulated-history");
+        self.agents.push(Agent { process, history });
+    }
+
     /// Where the agent of [`Self::over`] dies, if its plan says that it asks.
     #[must_use]
     pub fn fail_point(&self) -> FailPoint {

@@ -178,18 +178,26 @@ impl Entry {
         !owner.members.is_empty() && owner.members.is_subset(&there)
     }
 
-    /// Members without a pod: not made yet, or removed by somebody else.
-    pub(super) fn absent(&self, owner: &Owner) -> Vec<(Place, PodSeen)> {
+    /// Members without a pod: not made yet, removed with a machine that `is_off`, or by somebody
+    /// else.
+    pub(super) fn absent(
+        &self,
+        owner: &Owner,
+        is_off: impl Fn(&str) -> bool,
+    ) -> Vec<(Place, PodSeen)> {
         let there = self.places();
         let seen = |member: &Member| {
             let place = (member.role, member.rank);
-            let phase = if self.removed.contains(&place) {
-                PodPhase::Failed {
-                    exit_code: 0,
-                    reason: "Removed".to_owned(),
-                }
-            } else {
+            let failed = |reason: &str| PodPhase::Failed {
+                exit_code: 0,
+                reason: reason.to_owned(),
+            };
+            let phase = if !self.removed.contains(&place) {
                 PodPhase::Pending
+            } else if is_off(Inventory::host_of(&member.node)) {
+                failed("NodeLost")
+            } else {
+                failed("Removed")
             };
             (place, unmade(&owner.record, member, phase))
         };

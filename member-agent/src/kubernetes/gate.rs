@@ -29,7 +29,7 @@ pub(super) enum Chore {
         /// Which gang.
         key: GangKey,
     },
-    /// Its pod was asked to end and its machine is given up: no kubelet will say that it ended.
+    /// The machine of its pod is given up: no kubelet will say that it ended.
     Bury {
         /// Which gang.
         key: GangKey,
@@ -114,7 +114,7 @@ impl KubernetesBackend {
         let Some(pod) = found(self.cluster.call(api.get(name)).await)? else {
             return Ok(());
         };
-        if pod.metadata.uid.as_deref() != Some(uid) || pod.metadata.deletion_timestamp.is_none() {
+        if pod.metadata.uid.as_deref() != Some(uid) {
             return Ok(());
         }
         tracing::warn!(%key, pod = name, "its machine is given up, the pod is removed");

@@ -109,8 +109,10 @@ impl Hosts {
 
     /// What is known of the machine of a pod.
     pub(super) fn machine(&self, name: &str) -> Machine {
-        let lost = self.known.get(name).is_some_and(|host| host.lost);
-        if lost || self.gone.contains_key(name) {
+        let host = self.known.get(name);
+        if self.gone.contains_key(name) || host.is_some_and(|host| host.off.is_some()) {
+            Machine::Off
+        } else if host.is_some_and(|host| host.lost) {
             Machine::Lost
         } else {
             Machine::Heard

@@ -262,13 +262,13 @@ impl Index {
         for host in self.hosts.tick(now) {
             self.touch_host(&host);
         }
-        // Pods that were asked to end may be on a machine that is given up by now.
         let waits = |entry: &Entry| {
-            let mut pods = entry.pods.values().filter(|kept| kept.deleting);
-            pods.any(|kept| self.hosts.given_up(kept.host(), now))
+            let mut pods = entry.pods.values();
+            pods.any(|kept| self.is_to_bury(kept, now))
         };
         let waiting = self.gangs.iter().filter(|(_, entry)| waits(entry));
-        self.touched.extend(waiting.map(|(key, _)| *key));
+        let waiting: Vec<GangKey> = waiting.map(|(key, _)| *key).collect();
+        self.touched.extend(waiting);
     }
 
     /// When time alone changes something next.
@@ -304,17 +304,23 @@ impl Index {
                 chores.insert(Chore::Open { key, namespace });
             }
         }
-        for (name, kept) in entry.pods.iter().filter(|(_, kept)| kept.deleting) {
-            if self.hosts.given_up(kept.host(), now) {
-                chores.insert(Chore::Bury {
-                    key,
-                    namespace: kept.namespace.clone(),
-                    pod: name.clone(),
-                    uid: kept.uid.clone(),
-                });
-            }
+        let pods = entry.pods.iter();
+        for (name, kept) in pods.filter(|(_, kept)| self.is_to_bury(kept, now)) {
+            chores.insert(Chore::Bury {
+                key,
+                namespace: kept.namespace.clone(),
+                pod: name.clone(),
+                uid: kept.uid.clone(),
+            });
         }
         chores
+    }
+
+    /// True when no kubelet will ever say that a pod of ours, or one that was asked to end, has
+    /// ended.
+    fn is_to_bury(&self, kept: &Kept, now: BootMillis) -> bool {
+        let waits = || kept.deleting || (!kept.theirs && !self.shown(kept).phase.ended());
+        self.hosts.given_up(kept.host(), now) && waits()
     }
 
     fn touch_host(&mut self, name: &str) {
@@ -378,7 +384,8 @@ impl Index {
         let seen = seen.map(|(name, kept)| (kept.place(), self.pod(name, kept)));
         let mut pods: Vec<_> = seen.collect();
         if let Some(owner) = owner.filter(|owner| !owner.record.stopping) {
-            pods.extend(entry.absent(owner));
+            let is_off = |host: &str| self.hosts.machine(host) == phase::Machine::Off;
+            pods.extend(entry.absent(owner, is_off));
         }
         pods.sort_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name)));
         let checkpoints = entry.pods.values().map(|kept| phase::checkpoint(&kept.pod));

@@ -9,7 +9,7 @@ use super::super::hosts::OUT_OF_SERVICE;
 use super::super::record::Slip;
 use super::super::record::{RoleRecord, Run, is_open};
 use super::*;
-use crate::backend::GangTerms;
+use crate::backend::{GangTerms, NODE_OFF};
 use meridian_api::units::Millis;
 
 const NOW: BootMillis = BootMillis(1_000_000);
@@ -132,6 +132,12 @@ fn removed() -> PodPhase {
 fn lost() -> PodPhase {
     PodPhase::Broken {
         reason: "NodeLost".to_owned(),
+    }
+}
+
+fn off() -> PodPhase {
+    PodPhase::Broken {
+        reason: NODE_OFF.to_owned(),
     }
 }
 
@@ -308,18 +314,42 @@ async fn only_a_machine_that_was_given_up_takes_its_pods_along() {
     index.apply_node(&node("b", "Unknown"), NOW);
     assert!(!buried(&mut index, much_later), "silence is no proof");
     index.remove_node(&node("b", "Unknown"), NOW);
-    assert_eq!(phases(&index), [PodPhase::Bound, lost()]);
+    assert_eq!(phases(&index), [PodPhase::Bound, off()]);
     assert!(!buried(&mut index, NOW), "a node may come back");
     let due = index.next_tick(NOW).expect("it is counted");
     assert!(buried(&mut index, due));
     index.apply_node(&node("b", "True"), due);
     assert!(!buried(&mut index, much_later), "it came back");
-    let mut off = node("b", "Unknown");
+    let mut switched_off = node("b", "Unknown");
     let taint = json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]});
-    off.spec = serde_json::from_value(taint).expect("a spec");
-    index.apply_node(&off, NOW);
-    assert_eq!(phases(&index), [PodPhase::Bound, lost()]);
+    switched_off.spec = serde_json::from_value(taint).expect("a spec");
+    index.apply_node(&switched_off, NOW);
+    assert_eq!(phases(&index), [PodPhase::Bound, off()]);
     assert!(buried(&mut index, due));
+}
+
+#[tokio::test]
+async fn what_goes_with_its_machine_is_lost_and_not_removed_by_somebody() {
+    let pods = [pod(0, "a", admitted()), pod(1, "b", admitted())];
+    let mut index = loaded(&pods, &[open()]);
+    index.remove_node(&node("b", "Unknown"), NOW);
+    let due = index.next_tick(NOW).expect("it is counted");
+    index.tick(due);
+    index.news(due);
+    let chores: Vec<&Chore> = index.chores().collect();
+    // Nobody had asked it to end.
+    assert!(
+        matches!(chores.as_slice(), [Chore::Bury { pod, .. }] if pod == "p1"),
+        "{chores:?}"
+    );
+    index.remove_pod(&pods[1]);
+    let gone = PodPhase::Failed {
+        exit_code: 0,
+        reason: "NodeLost".to_owned(),
+    };
+    assert_eq!(phases(&index), [PodPhase::Bound, gone]);
+    index.remove_pod(&pods[0]);
+    assert_eq!(phases(&index)[0], removed(), "its machine is there");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use meridian_api::units::UnixMillis;
 
 use super::names;
-use crate::backend::PodPhase;
+use crate::backend::{NODE_OFF, PodPhase};
 
 /// Longest text that is passed on from the cluster; a kubelet's messages can be pages.
 const MAX_WORDS: usize = 512;
@@ -29,6 +29,8 @@ pub(super) enum Machine {
     Heard,
     /// Not heard for so long that its pods are deemed lost.
     Lost,
+    /// Its operator or its cloud took it away: that its pods ended will be proved in a while.
+    Off,
 }
 
 /// What a pod shows.
@@ -59,8 +61,11 @@ pub(super) fn shown(pod: &Pod, machine: Machine) -> Shown {
         Some(_) | None if bound.is_none() || status.start_time.is_none() => PodPhase::Pending,
         Some(_) | None => PodPhase::Bound,
     };
-    let lost = machine == Machine::Lost && bound.is_some() && !phase.ended();
-    let phase = if lost { broken("NodeLost") } else { phase };
+    let phase = match machine {
+        Machine::Lost if bound.is_some() && !phase.ended() => broken("NodeLost"),
+        Machine::Off if bound.is_some() && !phase.ended() => broken(NODE_OFF),
+        Machine::Heard | Machine::Lost | Machine::Off => phase,
+    };
     let ended = phase.ended().then(|| last_end(pod, status)).flatten();
     let waits_for = match phase {
         PodPhase::Pending | PodPhase::Bound | PodPhase::Running => waiting(status),
@@ -369,18 +374,19 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_not_an_end() {
-        for status in [
-            json!({"phase": "Pending", "startTime": T0}),
-            json!({"phase": "Running", "startTime": T0}),
-        ] {
-            let seen = shown(&pod(status), Machine::Lost);
-            assert_eq!(seen.phase, broken("NodeLost"));
-            assert!(!seen.phase.ended() && seen.ended.is_none());
+    fn neither_silence_nor_an_operators_word_is_an_end() {
+        for (machine, reason) in [(Machine::Lost, "NodeLost"), (Machine::Off, "NodeOff")] {
+            for status in [
+                json!({"phase": "Pending", "startTime": T0}),
+                json!({"phase": "Running", "startTime": T0}),
+            ] {
+                let seen = shown(&pod(status), machine);
+                assert_eq!(seen.phase, broken(reason));
+                assert!(!seen.phase.ended() && seen.ended.is_none());
+            }
+            let over = json!({"phase": "Succeeded", "containerStatuses": [ended("a", 0, "", T1)]});
+            assert_eq!(shown(&pod(over), machine).phase, PodPhase::Succeeded);
         }
-        let over = json!({"phase": "Succeeded", "containerStatuses": [ended("a", 0, "", T1)]});
-        let seen = shown(&pod(over), Machine::Lost);
-        assert_eq!(seen.phase, PodPhase::Succeeded);
     }
 
     #[test]
