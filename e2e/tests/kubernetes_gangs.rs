@@ -4,16 +4,19 @@
 //! kubelets that run containers. What is claimed is read from what the containers wrote.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams, WatchEvent, WatchParams};
 use meridian_api::units::BootMillis;
-use meridian_e2e::deployment::AgentPlan;
+use meridian_e2e::deployment::{AgentPlan, CLUSTER, Deployment, JobBuilder, Row};
 use meridian_e2e::member::truth::Run;
-use meridian_e2e::member::{MemberOptions, TrainerPod, bind};
+use meridian_e2e::member::{MemberOptions, TrainerPod, bind, trainer};
 use meridian_e2e::real_nodes::RealNodes;
+use meridian_e2e::tools::Tool;
+use serde_json::json;
 
 /// Cards of each node.
 const CARDS: u16 = 8;
@@ -21,6 +24,9 @@ const CARDS: u16 = 8;
 #[tokio::test]
 async fn gangs_are_bound_whole_or_not_at_all() {
     let test = "gangs_are_bound_whole_or_not_at_all";
+    let Some(kubectl) = Tool::Kubectl.or_skip(test) else {
+        return;
+    };
     let options = MemberOptions {
         gpus_per_node: CARDS,
         ..MemberOptions::default()
@@ -28,9 +34,58 @@ async fn gangs_are_bound_whole_or_not_at_all() {
     let Some(world) = RealNodes::start(test, options, &AgentPlan::default()).await else {
         return;
     };
+    world
+        .scene("by kubectl", Box::pin(by_kubectl(&world, &kubectl)))
+        .await;
+    world.scene("told", Box::pin(told(&world))).await;
     world.scene("whole", Box::pin(whole(&world))).await;
     world.scene("raced", Box::pin(raced(&world))).await;
     world.end(&[]).await;
+}
+
+/// The default policies and one job, as with any API server; it runs in containers to its end.
+async fn by_kubectl(world: &RealNodes, kubectl: &Path) {
+    let fleet = &world.fleet;
+    let defaults = Deployment::defaults();
+    for policies in ["classes.yaml", "tenants.yaml", "prices.yaml"] {
+        fleet.kubectl_apply(kubectl, &defaults.join(policies)).await;
+    }
+    let short = [(trainer::RUN_FOR, "1000")];
+    let job = JobBuilder::new("typed").pods(2, CARDS.into());
+    let job = job.trains(&world.member, &short);
+    let file = fleet.file("typed.yaml", &job.text());
+    fleet.kubectl_apply(kubectl, &file).await;
+    let rows: [Row<'_>; 4] = [
+        (
+            "wait --for=condition=Complete fj/typed --timeout=100s",
+            0,
+            &["condition met"],
+        ),
+        ("get fj typed", 0, &["typed", "Succeeded", CLUSTER]),
+        ("describe fj typed", 0, &["Complete", CLUSTER, "Events"]),
+        ("delete fj typed", 0, &["deleted"]),
+    ];
+    fleet.kubectl_does(kubectl, &rows).await;
+    let truth = world.member.truth();
+    let runs = truth.runs().iter().filter(|run| run.job == "typed");
+    let ends: Vec<(u32, bool)> = runs.map(|run| (run.rank, run.has_ended)).collect();
+    assert_eq!(ends.len(), 2, "{ends:?}");
+    assert!(ends.iter().all(|(_, has_ended)| *has_ended), "{ends:?}");
+    world.gone("typed").await;
+}
+
+/// A change of a node is counted at the hub.
+async fn told(world: &RealNodes) {
+    let clock = world.member.harness().clock();
+    let all = 2 * u64::from(CARDS);
+    for (closed, free) in [(true, all / 2), (false, all)] {
+        let change = json!({"spec": {"unschedulable": closed}});
+        world.patch_node("node-1", change).await;
+        let changed = clock.boot();
+        world.fleet.gpus_counted(free).await;
+        let delay = clock.boot().since(changed);
+        eprintln!("    from a node's change to the hub's count: {delay}");
+    }
 }
 
 /// When the last of so many pods was bound, as a watch shows it.
