@@ -92,7 +92,8 @@ impl KubernetesBackend {
 
     /// The owner object of the gang, if there is one. It is not asked for when this life has never
     /// met the gang and it has no pods: should it be there all the same, the claim finds it. Pods
-    /// without an owner object, which somebody removed, are a conflict.
+    /// without an owner object, which somebody removed, are a conflict. Of a gang that this life has
+    /// met they are asked of the quorum, since an older epoch of it may have been there.
     async fn holder(
         &self,
         order: &GangOrder,
@@ -104,7 +105,11 @@ impl KubernetesBackend {
         }
         let api: Api<Pod> = self.cluster.within(namespace);
         let of_gang = ListParams::default().labels(&names::of_gang(gang));
-        let (pods, _) = self.cluster.list(&api, &of_gang).await?;
+        let pods = if is_known {
+            self.cluster.list(&api, &of_gang).await?.0
+        } else {
+            self.cluster.pods_since_shown(&api, &of_gang).await?
+        };
         let left = pods.iter().find_map(|pod| {
             let key = names::key(pod.metadata.labels.as_ref()?)?;
             Some((key, slip(pod).map_or(0, |slip| slip.attempt)))

@@ -4,16 +4,19 @@
 //! Never decides what to ask, and never repeats a call: the caller's next round does.
 
 use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 use futures::{StreamExt as _, TryStreamExt as _};
-use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions, VersionMatch};
 use kube::core::ClusterResourceScope;
 use kube::{Client, Resource};
 use meridian_api::units::Millis;
 use meridian_runtime::Clock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 use super::names;
 use crate::backend::BackendError;
@@ -24,6 +27,9 @@ const PAGE: u32 = 500;
 const MAX_PAGES: usize = 400;
 /// Calls under way for one gang. An API server's default share for one client is some tens.
 const WIDTH: usize = 32;
+/// Calls under way for all gangs, so that the largest leaves as much for the others. An API server
+/// that is asked for more at once answers none of them sooner, and its own cache falls behind.
+const MAX_REQUESTS: usize = 2 * WIDTH;
 
 /// Why a call did not do what it asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +144,9 @@ pub(super) struct Cluster {
     client: Client,
     clock: Clock,
     limit: Millis,
+    requests: Arc<Semaphore>,
+    /// The newest version of pods that was shown.
+    pods: Arc<Mutex<String>>,
 }
 
 impl Cluster {
@@ -146,6 +155,8 @@ impl Cluster {
             client,
             clock,
             limit,
+            requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            pods: Arc::default(),
         }
     }
 
@@ -178,11 +189,13 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// One call. No answer in time is no answer.
+    /// One call, when there is room for it. No answer in time is no answer.
     pub(super) async fn call<T>(
         &self,
         work: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Trouble> {
+        let room = self.requests.acquire().await;
+        let _room = room.map_err(|closed| Trouble::Away(closed.to_string()))?;
         match self.clock.timeout(self.limit, work).await {
             Ok(answer) => answer.map_err(|error| trouble(&error)),
             Err(late) => Err(Trouble::Away(late.to_string())),
@@ -210,7 +223,43 @@ impl Cluster {
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        let mut params = params.clone().limit(PAGE);
+        self.list_pages(api, params.clone()).await
+    }
+
+    /// Pods that fit, from the API server's cache, yet never older than what was shown of any pod.
+    /// For what a compared write finds out in the end; room and proof are asked of the quorum, for
+    /// which a busy server makes its own cache catch up first.
+    pub(super) async fn pods_since_shown(
+        &self,
+        api: &Api<Pod>,
+        params: &ListParams,
+    ) -> Result<Vec<Pod>, Trouble> {
+        let shown = self.pods().clone();
+        let mut params = params.clone();
+        if !shown.is_empty() {
+            params = params.at(&shown).matching(VersionMatch::NotOlderThan);
+        }
+        Ok(self.list_pages(api, params).await?.0)
+    }
+
+    /// Pods of that version were shown.
+    pub(super) fn pods_shown(&self, version: &str) {
+        version.clone_into(&mut self.pods());
+    }
+
+    fn pods(&self) -> MutexGuard<'_, String> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn list_pages<K>(
+        &self,
+        api: &Api<K>,
+        params: ListParams,
+    ) -> Result<(Vec<K>, String), Trouble>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let mut params = params.limit(PAGE);
         let (mut all, mut version) = (Vec::new(), String::new());
         for _ in 0..MAX_PAGES {
             let page = self.call(api.list(&params)).await?;
@@ -220,6 +269,8 @@ impl Cluster {
             if params.continue_token.is_none() {
                 return Ok((all, version));
             }
+            // The token says of which version the other pages are.
+            (params.resource_version, params.version_match) = (None, None);
         }
         Err(Trouble::Away(format!(
             "a listing has more than {MAX_PAGES} pages of {PAGE}"

@@ -200,6 +200,7 @@ impl KubernetesBackend {
             .list(&cluster.everywhere::<ConfigMap>(), &ours)
             .await?;
         let (listed, pods) = cluster.list(&cluster.everywhere::<Pod>(), &all).await?;
+        cluster.pods_shown(&pods);
         let (hosts, nodes) = cluster.list(&cluster.global::<Node>(), &all).await?;
         let mut index = Index::new(&self.options);
         let mut makers = Vec::new();

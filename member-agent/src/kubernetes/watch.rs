@@ -168,8 +168,14 @@ impl Watch {
         let events = match word {
             Word::Node(node) => index.apply_node(&node, now),
             Word::NodeGone(node) => index.remove_node(&node, now),
-            Word::Pod(pod) => index.apply_pod(&pod),
-            Word::PodGone(pod) => index.remove_pod(&pod),
+            Word::Pod(pod) => {
+                note_shown(&self.backend, &pod);
+                index.apply_pod(&pod)
+            }
+            Word::PodGone(pod) => {
+                note_shown(&self.backend, &pod);
+                index.remove_pod(&pod)
+            }
             Word::Config(config) => {
                 index.apply_config(&config);
                 Vec::new()
@@ -221,6 +227,13 @@ impl Watch {
     fn next_alarm(&self, now: BootMillis) -> Option<BootMillis> {
         let later = self.later.values().copied();
         later.chain(self.index.next_tick(now)).min()
+    }
+}
+
+/// What is listed from here on is not older.
+fn note_shown(backend: &KubernetesBackend, pod: &Pod) {
+    if let Some(version) = &pod.metadata.resource_version {
+        backend.cluster.pods_shown(version);
     }
 }
 

@@ -16,7 +16,8 @@ use futures::StreamExt as _;
 use indexmap::IndexMap;
 use meridian_agent::backend::{
     BackendError, ClusterBackend, ClusterEvent, GangKey, GangOrder, GangSeen, GangTerms,
-    MemberOrder, NodeHealth, Observation, PodPhase, RoleOrder, Stopped, Success, Workload,
+    MemberOrder, NODE_OFF, NodeHealth, Observation, PodPhase, RoleOrder, Stopped, Success,
+    Workload,
 };
 use meridian_agent::simulated::{Api, IGNORES_SIGTERM, RUNTIME};
 use meridian_api::ids::{Epoch, GangId, Uid};
@@ -392,7 +393,9 @@ pub async fn a_dead_node_takes_its_pods(fixture: &dyn Fixture) {
     fixture.fail_node("h100-0001").await;
     let lost = |gang: Option<&GangSeen>| {
         gang.is_some_and(|gang| match &gang.pods[1].phase {
-            PodPhase::Failed { reason, .. } | PodPhase::Broken { reason } => reason == "NodeLost",
+            PodPhase::Failed { reason, .. } => reason == "NodeLost",
+            // Its end is not proved yet.
+            PodPhase::Broken { reason } => reason == NODE_OFF || reason == "NodeLost",
             _ => false,
         })
     };
