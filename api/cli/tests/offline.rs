@@ -74,7 +74,8 @@ fn a_trace_is_simulated_without_a_hub() {
     let with_fleet = [&SIMULATE[..], &["--fleet", "fleet.csv"]].concat();
     let text = run(folder.path(), &with_fleet);
     assert_eq!((text.code, text.err.as_str()), (Some(0), ""));
-    let first = "2 jobs on 8 GPUs over 3m20s: 2 completed, 0 never started, 0 losses\n";
+    let first = "2 jobs on 8 GPUs over 3m20s: 2 completed, 0 never started, 0 losses, \
+                 0 preemptions\n";
     assert!(text.out.starts_with(first), "{}", text.out);
     let json = run(
         folder.path(),

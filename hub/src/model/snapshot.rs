@@ -244,7 +244,7 @@ impl Model {
                 name: name.clone(),
                 priority: class.spec.priority,
                 ignores_slots: class.spec.preemption.is_protected(),
-                rule: class_rule(&class.spec),
+                rule: ClassRule::from(&class.spec),
             }
         };
         self.catalog.classes.iter().map(row).collect()
@@ -478,19 +478,6 @@ impl Model {
             choice: choices.of(ordinals, job, may_use)?,
             expected: expected(spec),
         })
-    }
-}
-
-/// How work of a class makes room for others. A class that names windows keeps what is its own:
-/// whether one is open is not known here.
-fn class_rule(spec: &WorkloadClassSpec) -> ClassRule {
-    let span = |span: Option<Span>| span.map_or(Millis::ZERO, |span| span.0);
-    ClassRule {
-        how: spec.preemption,
-        floor_percent: spec.floor_percent.unwrap_or(0),
-        notice: span(spec.notice),
-        min_runtime: span(spec.min_runtime),
-        is_shielded: !spec.preemption_windows.is_empty(),
     }
 }
 

@@ -8,25 +8,33 @@
 //! All events of one instant happen before its round. A round is left out when the last one has
 //! refused every kind of gang that waits and nothing has become free since: a refusal follows from
 //! room and quota, and both have only shrunk. [`Rounds::Always`] leaves none out; tests hold the
-//! two to the same result.
+//! two to the same result. Where work may be made to go for others the answer changes with time
+//! alone, as runs get old enough to be stopped: what is refused is then asked again each minute.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use meridian_api::ids::Epoch;
+use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::reasons::Reason;
-use meridian_api::units::{MilliGpus, Millis, UnixMillis};
+use meridian_api::units::{Millis, UnixMillis};
 use meridian_policies::check::Violation;
 use meridian_policies::history::{History, use_of};
-use meridian_policies::model::{Estimate, Held, Placed, Plan, Snapshot, Standing};
+use meridian_policies::model::{Estimate, Held, Snapshot};
 
 use crate::meters::{Meters, TypicalPods};
 use crate::room::{NotThere, Room, Seat};
 use crate::trace::HostsUp;
 use crate::world::{Gangs, World};
+use crate::yielding::Yielding;
+
+mod rounds;
 
 /// Restarts of one gang: a fleet that loses a gang so often does nothing else.
 const MAX_ATTEMPTS: u32 = 10_000;
+/// What is refused is asked again after this long where work may be made to go: much less than any
+/// least run time, and little beside the notice that a victim has.
+const AGAIN: Millis = Millis::seconds(60);
 /// What runs is entered into the histories of tenants by the hour, as the hub does.
 const HOUR: i64 = 3_600_000;
 
@@ -89,8 +97,8 @@ pub enum EngineError {
         /// The pool.
         pool: String,
     },
-    /// A gang was lost again and again.
-    #[error("the gang of line {line} was lost {MAX_ATTEMPTS} times")]
+    /// A gang was stopped again and again.
+    #[error("the gang of line {line} was stopped {MAX_ATTEMPTS} times")]
     LostTooOften {
         /// Position in the trace, from 0.
         line: u32,
@@ -108,8 +116,10 @@ pub struct Run {
     pub waited: Millis,
     /// Time that it ran and had to run again.
     pub lost: Millis,
-    /// How often it was lost.
+    /// How often it was lost with a host.
     pub losses: u32,
+    /// How often it made room for others.
+    pub preemptions: u32,
     /// Reason of the newest refusal.
     pub reason: Option<Reason>,
     /// When it was first said that it may start.
@@ -140,6 +150,17 @@ struct Running {
     since: UnixMillis,
     attempt: u32,
     seats: Vec<Seat>,
+    /// Of its cards, in thousandths.
+    speed: u64,
+}
+
+/// Why a gang is stopped before its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    /// A host went away under it.
+    Lost,
+    /// It makes room for others.
+    Preempted,
 }
 
 /// Where a gang is.
@@ -161,6 +182,13 @@ struct Engine<'a> {
     typical: TypicalPods,
     places: Vec<Place>,
     epochs: Vec<Option<Epoch>>,
+    /// Work of each gang that is saved, as time on a card of speed 1.
+    saved: Vec<Millis>,
+    yielding: Yielding,
+    /// Work may be made to go for others.
+    preempts: bool,
+    /// When what was refused is asked again, if time alone may change the answer.
+    again: Option<UnixMillis>,
     /// By end, then gang; those of an older attempt mean nothing.
     ends: BinaryHeap<Reverse<(UnixMillis, u32, u32)>>,
     arrived: usize,
@@ -194,8 +222,10 @@ pub(crate) fn run(
         engine.enter_histories(at);
         engine.take_ends(at);
         engine.take_steps(at)?;
+        engine.take_departures(at)?;
         engine.take_arrivals(at);
         engine.due |= options.rounds == Rounds::Always;
+        engine.due |= engine.again.is_some_and(|again| again <= at);
         if engine.due && at >= engine.next_round && !engine.snapshot.waiting.is_empty() {
             engine.round(at)?;
         }
@@ -234,6 +264,10 @@ impl<'a> Engine<'a> {
             typical: TypicalPods::new(pods),
             places: (0..count).map(|_| Place::Nowhere).collect(),
             epochs: vec![None; count],
+            saved: vec![Millis::ZERO; count],
+            yielding: Yielding::default(),
+            preempts: world.preempts(),
+            again: None,
             ends: BinaryHeap::new(),
             arrived: 0,
             steps,
@@ -255,14 +289,24 @@ impl<'a> Engine<'a> {
     }
 
     /// The next instant at which anything happens; `None` when nothing can happen any more.
-    fn next_instant(&self) -> Option<UnixMillis> {
+    fn next_instant(&mut self) -> Option<UnixMillis> {
+        while let Some(Reverse((_, gang, attempt))) = self.ends.peek()
+            && !self.is_running(*gang, *attempt)
+        {
+            self.ends.pop();
+        }
         let arrival = self.gangs.list.get(self.arrived).map(|gang| gang.submit);
         let end = self.ends.peek().map(|Reverse((at, ..))| *at);
         let waits = !self.snapshot.waiting.is_empty();
         let round = (self.due && waits).then_some(self.next_round);
         let matters = waits || arrival.is_some() || !self.snapshot.held.is_empty();
         let step = self.steps.get(self.stepped).filter(|_| matters);
-        let next = [arrival, end, round, step.map(|step| step.at)];
+        // Nobody can be made to go where nothing runs.
+        let again = self
+            .again
+            .filter(|_| waits && !self.snapshot.held.is_empty());
+        let step = step.map(|step| step.at);
+        let next = [arrival, end, round, again, self.yielding.next(), step];
         let next = next.into_iter().flatten().min()?;
         Some(next.max(self.outcome.end))
     }
@@ -284,14 +328,17 @@ impl<'a> Engine<'a> {
                 break;
             }
             self.ends.pop();
-            let current = match &self.places[gang as usize] {
-                Place::Running(running) => running.attempt == attempt,
-                Place::Nowhere | Place::Waiting { .. } => false,
-            };
-            if current {
+            if self.is_running(gang, attempt) {
                 self.release(gang, at);
                 self.outcome.runs[gang as usize].ended = Some(at);
             }
+        }
+    }
+
+    fn is_running(&self, gang: u32, attempt: u32) -> bool {
+        match &self.places[gang as usize] {
+            Place::Running(running) => running.attempt == attempt,
+            Place::Nowhere | Place::Waiting { .. } => false,
         }
     }
 
@@ -315,24 +362,49 @@ impl<'a> Engine<'a> {
                 self.freed();
             }
             for gang in lost {
-                self.lose(gang, at)?;
+                self.stop(gang, at, Stopped::Lost)?;
             }
         }
         Ok(())
     }
 
-    /// A host went away under a gang: all of it ends, and it waits again.
-    fn lose(&mut self, gang: u32, at: UnixMillis) -> Result<(), EngineError> {
+    /// Gangs whose time to leave has come make room.
+    fn take_departures(&mut self, at: UnixMillis) -> Result<(), EngineError> {
+        while let Some(gang) = self.yielding.take_due(at) {
+            self.stop(gang, at, Stopped::Preempted)?;
+        }
+        Ok(())
+    }
+
+    /// A gang stops before its end, and waits again unless its class is not started again.
+    fn stop(&mut self, gang: u32, at: UnixMillis, why: Stopped) -> Result<(), EngineError> {
         let Some(running) = self.release(gang, at) else {
             return Ok(());
         };
+        let kind = self.gangs.kind(gang);
+        let manner = self.world.manner(kind.class);
+        let ran = at.since(running.since);
+        let saved = match (kind.checkpoint, why) {
+            (None, _) => Millis::ZERO,
+            // It is asked to save its work, and has its notice for that.
+            (Some(_), Stopped::Preempted) if manner == Manner::CheckpointThenRequeue => ran,
+            (Some(every), _) => Millis(ran.0 - ran.0 % every.0.max(1)),
+        };
+        let work = Millis(saved.0.saturating_mul(running.speed) / 1000);
+        let all = &mut self.saved[gang as usize];
+        *all = all.saturating_add(work);
         let run = &mut self.outcome.runs[gang as usize];
-        run.lost = run.lost.saturating_add(at.since(running.since));
-        run.losses += 1;
-        if run.losses >= MAX_ATTEMPTS {
+        run.lost = run.lost.saturating_add(ran.saturating_sub(saved));
+        match why {
+            Stopped::Lost => run.losses += 1,
+            Stopped::Preempted => run.preemptions += 1,
+        }
+        if run.losses.saturating_add(run.preemptions) >= MAX_ATTEMPTS {
             return Err(EngineError::LostTooOften { line: gang });
         }
-        self.queue(gang, at);
+        if !(why == Stopped::Preempted && manner == Manner::Reclaim) {
+            self.queue(gang, at);
+        }
         Ok(())
     }
 
@@ -344,7 +416,8 @@ impl<'a> Engine<'a> {
             Some(last) => last.next(generation).unwrap_or(last),
         };
         self.epochs[gang as usize] = Some(epoch);
-        let row = self.gangs.waiting(gang, epoch);
+        let mut row = self.gangs.waiting(gang, epoch);
+        row.evicted_by = self.yielding.evicted(gang).to_vec();
         let key = (row.submitted, row.gang);
         let place = self
             .snapshot
@@ -402,6 +475,7 @@ impl<'a> Engine<'a> {
         let Place::Running(running) = std::mem::replace(place, Place::Nowhere) else {
             return None;
         };
+        self.yielding.forget(gang);
         self.room
             .free(&mut self.snapshot.pools, gang, &running.seats);
         for seat in &running.seats {
@@ -421,120 +495,6 @@ impl<'a> Engine<'a> {
         }
         self.freed();
         Some(running)
-    }
-
-    fn round(&mut self, at: UnixMillis) -> Result<(), EngineError> {
-        self.snapshot.now = at;
-        self.snapshot.revision.0 += 1;
-        self.snapshot.seed = self.snapshot.revision.0;
-        for (tenant, history) in self.snapshot.tenants.iter_mut().zip(&self.histories) {
-            tenant.history = history.average(at);
-        }
-        let plan = meridian_policies::decide(&self.snapshot);
-        if self.options.checks == Checks::EachPlan {
-            let found = meridian_policies::check(&self.snapshot, &plan);
-            if let Some(violation) = found.into_iter().next() {
-                return Err(EngineError::Violation { at, violation });
-            }
-        }
-        self.outcome.rounds += 1;
-        self.next_round = at.after(self.options.round_every);
-        self.due = false;
-        self.note_refusals(&plan);
-        for regraded in &plan.regraded {
-            self.snapshot.held[regraded.held.index()]
-                .rows
-                .clone_from(&regraded.rows);
-        }
-        let mut stays = vec![true; self.snapshot.waiting.len()];
-        for placed in &plan.placements {
-            stays[placed.waiting.index()] = false;
-            self.start(placed, at)?;
-        }
-        if !plan.placements.is_empty() {
-            let mut stays = stays.into_iter();
-            self.snapshot
-                .waiting
-                .retain(|_| stays.next().unwrap_or(true));
-        }
-        Ok(())
-    }
-
-    fn note_refusals(&mut self, plan: &Plan) {
-        self.outcome.meters.clear_blocked();
-        self.refused.clear();
-        for unplaced in &plan.unplaced {
-            let row = &self.snapshot.waiting[unplaced.waiting.index()];
-            let gang = Gangs::ordinal(row.gang);
-            let first = unplaced.reasons.first().map(|cause| cause.reason);
-            let reason = first.unwrap_or(Reason::PendingEvaluation);
-            let kind = &self.gangs.list[gang as usize].kind;
-            self.refused.insert(*kind, reason);
-            let run = &mut self.outcome.runs[gang as usize];
-            run.reason = Some(reason);
-            if run.started.is_none() {
-                run.told = run.told.or(unplaced.start);
-            }
-            let meters = &mut self.outcome.meters;
-            meters.block(reason, row.tenant, row.job_gpus);
-        }
-    }
-
-    fn start(&mut self, placed: &Placed, at: UnixMillis) -> Result<(), EngineError> {
-        let row = &self.snapshot.waiting[placed.waiting.index()];
-        let (gang, tenant, epoch) = (Gangs::ordinal(row.gang), row.tenant, row.next_epoch);
-        let (pool, kind) = (placed.pool.index(), self.gangs.kind(gang));
-        let (cluster, flavor) = {
-            let pool = &self.snapshot.pools[pool];
-            (pool.cluster, pool.flavor)
-        };
-        let held = Held {
-            gang: row.gang,
-            epoch,
-            tenant,
-            class: row.class,
-            cluster,
-            flavor,
-            pool: Some(placed.pool),
-            ends: row.max_runtime.map(|most| at.after(most)),
-            resources: row.shape.demand(&placed.pods),
-            pods: placed
-                .pods
-                .iter()
-                .fold(0, |sum, pods| sum.saturating_add(*pods)),
-            rows: placed.rows.clone(),
-            since: at,
-            standing: Standing::default(),
-        };
-        let rows = &mut self.snapshot.pools[pool].shapes;
-        let seats = self
-            .room
-            .place(pool, rows, gang, &kind.shape, &placed.takes)
-            .map_err(|source| EngineError::NotThere { at, source })?;
-        self.touched[pool] = true;
-        let key = held.gang;
-        let place = self.snapshot.held.partition_point(|held| held.gang < key);
-        self.snapshot.held.insert(place, held);
-        let speed = kind.flavors.iter().find(|(own, _)| *own == flavor);
-        let speed = speed.map_or(1000, |(_, speed)| u64::from(*speed)).max(1);
-        let took = self.gangs.list[gang as usize].duration.0;
-        let took = Millis(took.saturating_mul(1000) / speed);
-        let run = &mut self.outcome.runs[gang as usize];
-        if let Place::Waiting { since } = self.places[gang as usize] {
-            run.waited = run.waited.saturating_add(at.since(since));
-        }
-        run.started = run.started.or(Some(at));
-        self.ends.push(Reverse((at.after(took), gang, run.losses)));
-        self.places[gang as usize] = Place::Running(Running {
-            since: at,
-            attempt: run.losses,
-            seats,
-        });
-        let meter = &mut self.outcome.meters.tenants[tenant.index()];
-        let gpus: MilliGpus = kind.gpus;
-        meter.waiting -= gpus.0;
-        meter.held += placed.gpus.0;
-        Ok(())
     }
 
     fn read_meters(&mut self) {

@@ -18,6 +18,7 @@ mod text;
 pub mod trace;
 pub mod traces;
 mod world;
+mod yielding;
 
 /// Recorded rounds, for whoever replays them without knowing the decisions.
 pub use meridian_policies::record;

@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::units::Resources;
-use meridian_policies::model::{GangShape, Pool, Shape, Take};
+use meridian_policies::model::{
+    GangShape, HoldRoom, HostIx, HostRow, Pool, PoolIx, Preemption, Seat as SeatRow, Shape, Take,
+};
 
 use crate::fleet::FleetPool;
 
@@ -27,6 +29,8 @@ pub(crate) struct Seat {
     pub(crate) pool: usize,
     host: u32,
     used: Resources,
+    role: u32,
+    pods: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -37,6 +41,24 @@ struct Host {
     up: bool,
     /// Gangs with pods on it.
     gangs: Vec<u32>,
+    /// What is kept of it, and for which gang.
+    kept: Vec<(u32, Resources)>,
+}
+
+impl Host {
+    /// What a gang sees of it: without what is kept for others.
+    fn seen_by(&self, gang: Option<u32>) -> Resources {
+        let others = self.kept.iter().filter(|(owner, _)| Some(*owner) != gang);
+        others.fold(self.free, |free, (_, need)| Resources {
+            gpus: free.gpus.saturating_sub(need.gpus),
+            cpu: free.cpu.saturating_sub(need.cpu),
+            memory: free.memory.saturating_sub(need.memory),
+        })
+    }
+
+    fn is_kept_for(&self, gang: u32) -> bool {
+        self.kept.iter().any(|(owner, _)| *owner == gang)
+    }
 }
 
 /// Where hosts are and how large: what of a host never changes.
@@ -50,6 +72,10 @@ struct PoolRoom {
     /// Hosts that are up, by what a decision sees of them.
     alike: BTreeMap<(u32, Resources), BTreeSet<u32>>,
     up: u32,
+    /// Position of its first host among all hosts of the fleet.
+    first: u32,
+    /// Amounts that are kept on its hosts.
+    kept: u32,
 }
 
 /// Hosts of all pools.
@@ -60,8 +86,94 @@ pub(crate) struct Room {
 
 impl Room {
     pub(crate) fn new(fleet: &[FleetPool]) -> Self {
+        let mut first = 0;
+        let pools = fleet.iter().map(|pool| {
+            let mut room = PoolRoom::new(pool);
+            room.first = first;
+            first += u32::try_from(room.hosts.len()).unwrap_or(u32::MAX);
+            room
+        });
         Self {
-            pools: fleet.iter().map(PoolRoom::new).collect(),
+            pools: pools.collect(),
+        }
+    }
+
+    /// What each host of the fleet looks like, in `rows`; a host that is down looks like none.
+    pub(crate) fn show_hosts(&self, rows: &mut Vec<HostRow>) {
+        rows.clear();
+        for (pool, ix) in self.pools.iter().zip((0..).map(PoolIx)) {
+            let none = HostRow {
+                pool: ix,
+                shape: u32::MAX,
+            };
+            rows.resize(rows.len() + pool.hosts.len(), none);
+            let own = &mut rows[pool.first as usize..];
+            // Rows of the pool are in the same order: by what never changes, then by what is free.
+            for (alike, shape) in pool.alike.values().zip(0..) {
+                for host in alike {
+                    own[*host as usize].shape = shape;
+                }
+            }
+        }
+    }
+
+    /// Where a gang stands, for whoever looks for room to make.
+    pub(crate) fn seats(&self, shape: &GangShape, seats: &[Seat]) -> Vec<SeatRow> {
+        let mut rows: BTreeMap<HostIx, SeatRow> = BTreeMap::new();
+        for seat in seats {
+            let host = HostIx(self.pools[seat.pool].first + seat.host);
+            let row = rows.entry(host).or_insert_with(|| SeatRow {
+                host,
+                held: Resources::default(),
+                pods: vec![0; shape.roles.len()],
+            });
+            row.held = row.held.checked_add(seat.used).unwrap_or(row.held);
+            if let Some(pods) = row.pods.get_mut(seat.role as usize) {
+                *pods += seat.pods;
+            }
+        }
+        rows.into_values().collect()
+    }
+
+    /// Keeps the hosts of a decision for `gang`; says which ones: those that it names, and of
+    /// alike ones the tightest that suit.
+    pub(crate) fn keep(&mut self, made: &Preemption, gang: u32) -> Vec<HoldRoom> {
+        let room = &mut self.pools[made.pool.index()];
+        let mut parts = made.room.clone();
+        // Those that are named first: no other part may get them.
+        for part in &parts {
+            for ix in &part.known {
+                room.keep_host(ix.0 - room.first, gang, part.need);
+            }
+        }
+        for part in &mut parts {
+            let known = u32::try_from(part.known.len()).unwrap_or(u32::MAX);
+            for _ in known..part.hosts {
+                let Some(host) = room.tightest(part) else {
+                    break;
+                };
+                // A host of which something is kept already is found again by its looks.
+                if room.hosts[host as usize].kept.is_empty() {
+                    part.known.push(HostIx(room.first + host));
+                }
+                room.keep_host(host, gang, part.need);
+            }
+            part.known.sort_unstable();
+        }
+        parts
+    }
+
+    /// Nothing is kept for `gang` any more.
+    pub(crate) fn give_up(&mut self, gang: u32) {
+        for room in &mut self.pools {
+            if room.kept == 0 {
+                continue;
+            }
+            for host in &mut room.hosts {
+                let before = host.kept.len();
+                host.kept.retain(|(owner, _)| *owner != gang);
+                room.kept -= u32::try_from(before - host.kept.len()).unwrap_or(u32::MAX);
+            }
         }
     }
 
@@ -90,13 +202,8 @@ impl Room {
             let role = shape.roles.get(take.role as usize).ok_or(none.clone())?;
             let used = role.per_pod.checked_mul(take.pods_per_host.into());
             let used = used.ok_or(none.clone())?;
-            let left = take.free.checked_sub(used).ok_or(none.clone())?;
-            let base = room.base(take).ok_or(none)?;
-            let chosen: Vec<u32> = room
-                .alike
-                .get(&(base, take.free))
-                .map(|alike| alike.iter().copied().take(take.hosts as usize).collect())
-                .unwrap_or_default();
+            let base = room.base(take).ok_or(none.clone())?;
+            let chosen = room.choose(base, take, gang);
             if chosen.len() < take.hosts as usize {
                 return Err(NotThere {
                     wanted: take.hosts,
@@ -104,12 +211,20 @@ impl Room {
                 });
             }
             for host in chosen {
-                room.look(rows, host, left);
+                // It may have more than the gang sees of it: what is kept for others.
+                let left = room.hosts[host as usize].free.checked_sub(used);
+                room.look(rows, host, left.ok_or(none.clone())?);
                 let gangs = &mut room.hosts[host as usize].gangs;
                 if !gangs.contains(&gang) {
                     gangs.push(gang);
                 }
-                seats.push(Seat { pool, host, used });
+                seats.push(Seat {
+                    pool,
+                    host,
+                    used,
+                    role: take.role,
+                    pods: take.pods_per_host,
+                });
             }
         }
         Ok(seats)
@@ -168,6 +283,7 @@ impl PoolRoom {
                     free: hosts.allocatable,
                     up: true,
                     gangs: Vec::new(),
+                    kept: Vec::new(),
                 });
                 let look = (base, hosts.allocatable);
                 room.alike.entry(look).or_default().insert(host);
@@ -175,6 +291,43 @@ impl PoolRoom {
             }
         }
         room
+    }
+
+    /// Hosts that look as `take` says to a gang: those that are kept for it, then those of which
+    /// nothing is kept, and of each the lowest positions.
+    fn choose(&self, base: u32, take: &Take, gang: u32) -> Vec<u32> {
+        let most = take.hosts as usize;
+        if self.kept == 0 {
+            let alike = self.alike.get(&(base, take.free));
+            return alike
+                .map(|alike| alike.iter().copied().take(most).collect())
+                .unwrap_or_default();
+        }
+        let mut ranked: Vec<(bool, bool, u32)> = Vec::new();
+        for (host, at) in self.hosts.iter().zip(0..) {
+            if host.up && host.base == base && host.seen_by(Some(gang)) == take.free {
+                ranked.push((!host.is_kept_for(gang), !host.kept.is_empty(), at));
+            }
+        }
+        ranked.sort_unstable();
+        ranked.into_iter().take(most).map(|it| it.2).collect()
+    }
+
+    fn keep_host(&mut self, host: u32, gang: u32, need: Resources) {
+        self.hosts[host as usize].kept.push((gang, need));
+        self.kept += 1;
+    }
+
+    /// The host that suits a part with the least to spare.
+    fn tightest(&self, part: &HoldRoom) -> Option<u32> {
+        let suits = |host: &Host| {
+            let (domains, allocatable) = &self.bases[host.base as usize];
+            host.up && *domains == part.domains && *allocatable == part.allocatable
+        };
+        let hosts = self.hosts.iter().zip(0..).filter(|(host, _)| suits(host));
+        let seen = hosts.map(|(host, at)| (host.seen_by(None), at));
+        let covering = seen.filter(|(seen, _)| seen.covers(part.need));
+        covering.min().map(|(_, host)| host)
     }
 
     fn base(&self, take: &Take) -> Option<u32> {

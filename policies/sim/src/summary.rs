@@ -186,6 +186,8 @@ pub struct Summary {
     pub never_started: u64,
     /// Times that a gang was lost with a host.
     pub losses: u64,
+    /// Times that a gang made room for others.
+    pub preemptions: u64,
     /// GPUs of the fleet.
     pub gpus: u64,
     /// First submission, Unix milliseconds.
@@ -306,6 +308,11 @@ pub(crate) fn summarise(world: &World, gangs: &Gangs, jobs: &[Job], outcome: &Ou
         completed,
         never_started,
         losses: outcome.runs.iter().map(|run| u64::from(run.losses)).sum(),
+        preemptions: outcome
+            .runs
+            .iter()
+            .map(|run| u64::from(run.preemptions))
+            .sum(),
         gpus: world.fleet.gpus().whole(),
         begin_unix_ms: outcome.begin.0,
         makespan_ms: outcome.end.since(outcome.begin).0,

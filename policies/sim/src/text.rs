@@ -94,13 +94,15 @@ impl Summary {
         let mut text = String::new();
         let lines = [
             format!(
-                "{} jobs on {} GPUs over {}: {} completed, {} never started, {} losses",
+                "{} jobs on {} GPUs over {}: {} completed, {} never started, {} losses, \
+                 {} preemptions",
                 self.jobs,
                 self.gpus,
                 span(self.makespan_ms),
                 self.completed,
                 self.never_started,
                 self.losses,
+                self.preemptions,
             ),
             format!(
                 "used        {} GPU hours, {} of the fleet, {} by worth, {} while something waited",

@@ -41,6 +41,8 @@ pub struct Job {
     pub finish_by: Option<UnixMillis>,
     /// Most it may run, by its own word.
     pub max_runtime: Option<Millis>,
+    /// How often it saves its work; `None` = never, so all is lost when it is stopped.
+    pub checkpoint: Option<Millis>,
     /// Level that must hold all pods.
     pub required: Option<String>,
     /// Level that should.
@@ -72,6 +74,7 @@ const JOB_COLUMNS: Columns = Columns {
         "priority",
         "finishBy",
         "maxRuntime",
+        "checkpoint",
         "required",
         "preferred",
     ],
@@ -116,7 +119,8 @@ impl FromStr for Length {
 /// pod), `duration` (seconds, or `1h30m`), and, when given, `pods` (else 1), `flavor` (flavors
 /// accepted, best first, as `h100=1|a100=0.45`; else all), `name` (else `job-LINE`), `cpu` and
 /// `memory` of each pod (else none), `region` (joined by `|`; else all), `priority`, `finishBy`,
-/// `maxRuntime`, and the levels `required` and `preferred` for all pods.
+/// `maxRuntime`, `checkpoint` (how often it saves its work; else never), and the levels `required`
+/// and `preferred` for all pods.
 pub fn read_jobs(file: &str, text: &[u8]) -> Result<Vec<Job>, TableError> {
     let mut jobs = Vec::new();
     table::read(file, text, JOB_COLUMNS, |row| {
@@ -141,6 +145,14 @@ fn job(row: &Row<'_>) -> Result<Job, TableError> {
     let submit: Instant = row.need("submit")?;
     let max_runtime: Option<Length> = row.get("maxRuntime")?;
     let finish_by: Option<Instant> = row.get("finishBy")?;
+    let checkpoint: Option<Length> = row.get("checkpoint")?;
+    let checkpoint = checkpoint.map(|length| length.0);
+    if checkpoint == Some(Millis::ZERO) {
+        return Err(row.wrong(
+            "checkpoint",
+            "is 0: leave it out where nothing is saved".into(),
+        ));
+    }
     let flavors = row.list("flavor").map(|part| {
         let (name, speed) = part.split_once('=').unwrap_or((part, "1"));
         let speed: Speed = speed
@@ -172,6 +184,7 @@ fn job(row: &Row<'_>) -> Result<Job, TableError> {
         priority: row.get("priority")?.unwrap_or_default(),
         finish_by: finish_by.map(|at| at.0),
         max_runtime: max_runtime.map(|length| length.0),
+        checkpoint,
         required: row.get("required")?,
         preferred: row.get("preferred")?,
     })

@@ -60,6 +60,8 @@ pub(crate) struct Kind {
     pub(crate) regions: Vec<RegionIx>,
     pub(crate) shape: Shared<GangShape>,
     pub(crate) gpus: MilliGpus,
+    /// How often it saves its work.
+    pub(crate) checkpoint: Option<Millis>,
 }
 
 /// One job of a trace, translated.
@@ -149,11 +151,7 @@ impl World {
                     name: class.metadata.name.clone(),
                     priority: class.spec.priority,
                     ignores_slots: class.spec.preemption.is_protected(),
-                    // Nothing that runs is stopped here for others: no order to go is carried out.
-                    rule: ClassRule {
-                        how: Preemption::Never,
-                        ..ClassRule::default()
-                    },
+                    rule: ClassRule::from(&class.spec),
                 })
                 .collect(),
             tenants: tenant_rows(rules, &tenants, &flavors, &regions),
@@ -174,6 +172,17 @@ impl World {
     /// Names of the tenants, by ordinal.
     pub(crate) fn tenant_name(&self, tenant: TenantIx) -> &str {
         &self.empty.tenants[tenant.index()].name
+    }
+
+    /// How work of a class makes room for others.
+    pub(crate) fn manner(&self, class: ClassIx) -> Preemption {
+        self.empty.classes[class.index()].rule.how
+    }
+
+    /// True when anything that runs may be made to go.
+    pub(crate) fn preempts(&self) -> bool {
+        let mut classes = self.empty.classes.iter();
+        classes.any(|class| class.rule.how != Preemption::Never)
     }
 
     /// Position of a pool by its names.
@@ -257,6 +266,7 @@ impl World {
             regions: regions.collect::<Result<_, _>>()?,
             shape: shape_of(job).into(),
             gpus,
+            checkpoint: job.checkpoint,
         })
     }
 }
@@ -420,6 +430,11 @@ impl Gangs {
             choice: ChoiceIx(0),
             expected: Expected::default(),
         }
+    }
+
+    /// Identity of the gang at a position.
+    pub(crate) fn id(gang: u32) -> GangId {
+        identity(u128::from(gang) + 1)
     }
 
     /// The gang of a row.

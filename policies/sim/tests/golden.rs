@@ -11,12 +11,12 @@ const CLASSES: &str = "
 apiVersion: meridian.dev/v1alpha1
 kind: WorkloadClass
 metadata: {name: high}
-spec: {priority: 10}
+spec: {priority: 10, preemption: Never}
 ---
 apiVersion: meridian.dev/v1alpha1
 kind: WorkloadClass
 metadata: {name: low}
-spec: {priority: 1}
+spec: {priority: 1, preemption: Never}
 ";
 
 fn tenant(name: &str, nominal: u64) -> String {

@@ -78,7 +78,8 @@ fn rules(nominal: [u64; 3], cap: Option<u64>) -> Rules {
         rules.quotas.push(object::<TenantQuotaSpec>(&name, &quota));
     }
     for (name, priority) in [("c0", 1), ("c1", 5)] {
-        let class = object::<WorkloadClassSpec>(name, &json!({"priority": priority}));
+        let spec = json!({"priority": priority, "preemption": "Never"});
+        let class = object::<WorkloadClassSpec>(name, &spec);
         rules.classes.push(class);
     }
     rules

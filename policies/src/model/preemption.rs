@@ -4,7 +4,8 @@
 //! may take what from whom (see `preempt::rules`).
 
 use meridian_api::ids::{GangId, Uid};
-use meridian_api::kinds::workload_class::Preemption as Manner;
+use meridian_api::kinds::workload_class::{Preemption as Manner, WorkloadClassSpec};
+use meridian_api::quantity::Span;
 use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,20 @@ pub struct ClassRule {
     pub min_runtime: Millis,
     /// Its windows are shut: what it holds of its own quota is left alone.
     pub is_shielded: bool,
+}
+
+/// A class that names windows keeps what is its own: whether one is open is not known here.
+impl From<&WorkloadClassSpec> for ClassRule {
+    fn from(spec: &WorkloadClassSpec) -> Self {
+        let span = |span: Option<Span>| span.map_or(Millis::ZERO, |span| span.0);
+        Self {
+            how: spec.preemption,
+            floor_percent: spec.floor_percent.unwrap_or(0),
+            notice: span(spec.notice),
+            min_runtime: span(spec.min_runtime),
+            is_shielded: !spec.preemption_windows.is_empty(),
+        }
+    }
 }
 
 /// How far a placement is.
