@@ -478,8 +478,8 @@ pub(crate) struct SimulateArgs {
 const TABLES: &str = "\
 Columns, in any order; those in brackets may be left out:
   trace  submit,tenant,class,gpus,duration[,pods,flavor,name,cpu,memory,region,priority,finishBy,
-         maxRuntime,checkpoint,required,preferred]; submit is seconds or RFC 3339, gpus is of each pod,
-         flavor is h100=1|a100=0.45
+         maxRuntime,checkpoint,required,preferred]; submit is seconds or RFC 3339, gpus is of each
+         pod, flavor is h100=1|a100=0.45
   fleet  cluster,pool,flavor,hosts,gpus[,region,cpu,memory,worth,classes,block,rack]
   hosts  at,cluster,pool,hosts";
 

@@ -30,6 +30,9 @@ const GPUS_PER_HOST: u64 = 8;
 const SHORT_AT_MOST: Millis = Millis::seconds(2 * 3600 - 300);
 /// Every virtual cluster owns at least one host.
 const LEAST_NOMINAL: u64 = GPUS_PER_HOST;
+/// `batch-long` has jobs that save their work; how often is not in the table. Every half an hour
+/// costs a large model about one percent, which is what its users pay.
+const CHECKPOINT: Millis = Millis::seconds(1800);
 /// Hosts that the fleet had most of the time: steps of the table are taken as parts of it.
 const USUAL_HOSTS: u64 = 420;
 
@@ -153,18 +156,20 @@ pub fn prepare(first: u64, count: u64, load: u64) -> Result<Prepared, TableError
 
 fn job(row: &PhillyJob, begin: UnixMillis) -> Job {
     let (pods, gpus) = shape(row.gpus);
+    let class = class(row);
     Job {
         line: u64::from(row.row) + 1,
         name: format!("philly-{:05}", row.row),
         submit: begin.after(row.submit),
         tenant: tenant(&row.vc),
-        class: class(row).to_owned(),
+        class: class.to_owned(),
         pods: u32::try_from(pods).unwrap_or(u32::MAX),
         per_pod: Resources {
             gpus: MilliGpus::cards(gpus),
             ..Resources::default()
         },
         duration: row.duration,
+        checkpoint: (class == "batch-long").then_some(CHECKPOINT),
         ..Job::default()
     }
 }
