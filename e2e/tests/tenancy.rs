@@ -4,6 +4,7 @@
 //! a cut, over the end of a month, over a crash of the hub. Never looks inside a hub.
 
 use meridian_api::kinds::federated_job::FederatedJobSpec;
+use meridian_api::kinds::federated_service::FederatedServiceSpec;
 use meridian_api::kinds::tenant::TenantSpec;
 use meridian_api::kinds::tenant_quota::TenantQuotaSpec;
 use meridian_api::quantity::Time;
@@ -273,19 +274,73 @@ async fn every_role_of_a_gang_counts() {
         both.clone(),
         &json!({"roles": [leader, both["spec"]["roles"][0]]}),
     );
-    person.make(&both).await.expect("let in");
-    let waits = person.until_job("nlp", "both", "Pending").await;
-    let why = message(&waits, "ExceedsQuota");
-    assert!(
-        why.contains("asks for 7") && why.contains("allows 6"),
-        "{waits:#}"
-    );
+    let refused = person.until_refused(&both, "asks for 7 GPUs").await;
+    assert!(refused.contains("allows 6"), "{refused}");
     let limited = person.edit::<TenantQuotaSpec>("", "nlp", limit(7)).await;
     limited.expect("let in");
+    person.until_made(&both).await;
     let runs = person.until_job("nlp", "both", "Running").await;
     assert_eq!(runs["status"]["gpus"], 7);
     uses(&person, "nlp", 7).await;
     person.until_job("nlp", "both", "Succeeded").await;
     uses(&person, "nlp", 0).await;
+    person.fleet.stop().await.expect("everybody stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_refuses_a_submit_a_scale_up_and_a_change_of_itself() {
+    let tenants = [("nlp", "org", json!({"nominal": 16, "hardCap": 16}))];
+    let mut person = start("2026-11-30T08:00:00Z", &tenants, Vec::new()).await;
+    let limits = json!({"limits": {"queuedJobs": 2, "gpusPerJob": 16}});
+    let limited = person.edit::<TenantQuotaSpec>("", "nlp", limits).await;
+    limited.expect("let in");
+    let whole = |name: &str| job("nlp", name, (2, 8), "40m");
+    person.make(&whole("runs")).await.expect("let in");
+    person.until_job("nlp", "runs", "Running").await;
+    for name in ["one", "two"] {
+        person.make(&whole(name)).await.expect("two may wait");
+        person.until_job("nlp", name, "Pending").await;
+    }
+    let refused = person.make(&whole("three")).await.expect_err("two wait");
+    for words in ["2 jobs of tenant nlp wait, and 2 may", "E4102"] {
+        assert!(refused.contains(words), "{refused}");
+    }
+    // So is a service that could never run, and one that grows to that.
+    let service = |replicas: u32| {
+        let spec = job("nlp", "chat", (1, 8), "40m")["spec"].clone();
+        let roles = &spec["roles"];
+        let spec = json!({"workloadClass": "batch", "replicas": replicas, "roles": roles});
+        let mut service = object("FederatedService", "chat", spec);
+        service["metadata"]["namespace"] = json!("nlp");
+        service
+    };
+    let refused = person.make(&service(3)).await.expect_err("24 of 16");
+    assert!(refused.contains("24 GPUs in all"), "{refused}");
+    person.make(&service(1)).await.expect("8 of 16");
+    let grown = person
+        .edit::<FederatedServiceSpec>("nlp", "chat", json!({"replicas": 3}))
+        .await;
+    let grown = grown.expect_err("24 of 16");
+    assert!(grown.contains("may hold 16"), "{grown}");
+    let deleted = person.delete::<FederatedServiceSpec>("nlp", "chat").await;
+    deleted.expect("deleted");
+    // The tenant above has 32.
+    let more = json!({"resources": [{"nominal": 64}]});
+    let more = person.edit::<TenantQuotaSpec>("", "nlp", more).await;
+    let more = more.expect_err("more than org has");
+    assert!(more.contains("64") && more.contains("32"), "{more}");
+    // Who is gone counts no more.
+    uses(&person, "nlp", 16).await;
+    for gone in ["runs", "two"] {
+        let deleted = person.delete::<FederatedJobSpec>("nlp", gone).await;
+        deleted.expect("deleted");
+    }
+    person.until_job("nlp", "one", "Running").await;
+    uses(&person, "nlp", 16).await;
+    person.until_made(&whole("three")).await;
+    person.until_made(&whole("four")).await;
+    person
+        .until_refused(&whole("five"), "2 jobs of tenant nlp wait")
+        .await;
     person.fleet.stop().await.expect("everybody stops");
 }

@@ -4,6 +4,7 @@
 //! cluster-scoped objects, and the refusal to delete what still holds work. What it read is
 //! compared in the write's transaction, so that no two replicas accept half of a contradiction.
 
+mod limited;
 mod money;
 mod reservation;
 mod service;
@@ -31,6 +32,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::kinds::field_error;
+use crate::limits::Limits;
 use crate::model::{FINALIZER, JOBS, SERVICES, TRACEPARENT_ANNOTATION};
 use crate::placement::PlacementRecord;
 use crate::references::{Freshness, Named, References};
@@ -55,17 +57,19 @@ const PAGE: usize = 2_000;
 pub(crate) struct HubAdmission {
     store: SharedStore,
     references: References,
+    limits: Limits,
     clock: Clock,
 }
 
 impl HubAdmission {
     /// Admission that reads from `store`.
     #[must_use]
-    pub(crate) fn new(store: SharedStore, clock: Clock) -> Self {
+    pub(crate) fn new(store: SharedStore, limits: Limits, clock: Clock) -> Self {
         let references = References::new(SharedStore::clone(&store));
         Self {
             store,
             references,
+            limits,
             clock,
         }
     }
@@ -111,6 +115,7 @@ impl HubAdmission {
             return Err(only_the_hub_writes("spec.origin"));
         }
         let (warnings, unchanged) = self.fits(job, change).await?;
+        self.within_limits(job, change)?;
         Ok(Admitted {
             warnings,
             object: traced(job),

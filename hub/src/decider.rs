@@ -26,6 +26,7 @@ use crate::fence::{Commit, Fence};
 use crate::journal::Journal;
 use crate::keepers::Keepers;
 use crate::leadership::{Leadership, Role};
+use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::model::{ContactTerms, Labelled, Model, Situation};
 use crate::questions::{Question, answer};
@@ -80,6 +81,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) keepers: Keepers,
     /// What reads add to waiting jobs.
     pub(crate) explanations: Explanations,
+    /// What a new job is held against.
+    pub(crate) limits: Limits,
     /// Sums over the fleet for readers.
     pub(crate) views: Views,
     /// What happened lately.
@@ -345,6 +348,7 @@ impl Decider {
     }
 
     async fn round_when_leading(&mut self) {
+        self.options.limits.look(&self.model);
         let Some(fence) = self.options.leadership.fence() else {
             if self.term.take().is_some() {
                 self.options.explanations.clear();

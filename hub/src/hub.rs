@@ -34,6 +34,7 @@ use crate::journal::Journal;
 use crate::keepers::Keepers;
 use crate::kinds;
 use crate::leadership::{Election, Leader, Leadership};
+use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::model::JOBS;
 use crate::offers::OfferKeeper;
@@ -141,6 +142,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let shared = Shared {
         leadership: leadership.clone(),
         explanations: Explanations::default(),
+        limits: Limits::default(),
         views: Views::default(),
         refusals: Refusals::new(options.clock.clone(), journal.clone()),
         journal,
@@ -201,6 +203,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
 struct Shared {
     leadership: Leadership,
     explanations: Explanations,
+    limits: Limits,
     views: Views,
     journal: Journal,
     refusals: Refusals,
@@ -288,6 +291,7 @@ fn serve_objects(options: &HubOptions, shared: &Shared) -> Result<Resources, Reg
         random: options.random.clone(),
         admission: Arc::new(HubAdmission::new(
             Arc::clone(&options.store),
+            shared.limits.clone(),
             options.clock.clone(),
         )),
         events: Arc::new(shared.journal.clone()),
@@ -321,6 +325,7 @@ fn decide(
         orders: shared.orders.clone(),
         keepers,
         explanations: shared.explanations.clone(),
+        limits: shared.limits.clone(),
         views: shared.views.clone(),
         journal: shared.journal.clone(),
         refusals: shared.refusals.clone(),

@@ -22,6 +22,7 @@ pub mod journal;
 mod keepers;
 mod kinds;
 pub mod leadership;
+mod limits;
 pub mod metrics;
 mod model;
 mod offers;

@@ -44,12 +44,16 @@ impl Person {
 
     /// Makes an object; an error is what the person reads.
     pub async fn make(&self, object: &Value) -> Result<Value, String> {
+        self.create(object, DryRun::No).await
+    }
+
+    async fn create(&self, object: &Value, dry_run: DryRun) -> Result<Value, String> {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str);
         let kind = text("/kind").and_then(kinds::by_kind);
         let kind = kind.ok_or_else(|| format!("no kind: {object}"))?;
         let resource = Resource::meridian(kind.kind, kind.plural, kind.namespaced);
         let namespace = text("/metadata/namespace").unwrap_or_default();
-        let made = self.client.create(&resource, namespace, object, DryRun::No);
+        let made = self.client.create(&resource, namespace, object, dry_run);
         let made = made.await.map(|written| written.object);
         made.map_err(|error| format!("{error:?}"))
     }
@@ -146,6 +150,21 @@ impl Person {
             return object;
         }
         panic!("never so: {:#}", self.get::<S>(namespace, name).await)
+    }
+
+    /// Makes an object as soon as it is let in.
+    pub async fn until_made(&self, object: &Value) {
+        self.until("let in", async || self.make(object).await.ok())
+            .await;
+    }
+
+    /// Waits until the object would be refused with these words; says all of them.
+    pub async fn until_refused(&self, object: &Value, words: &str) -> String {
+        self.until(words, async || {
+            let refused = self.create(object, DryRun::Server).await.err();
+            refused.filter(|refused| refused.contains(words))
+        })
+        .await
     }
 
     /// Waits until the job says `phase`; one that is pending, until it says why.

@@ -40,6 +40,12 @@ impl HubAdmission {
             let wrong = FieldError::new("metadata.name", FieldReason::TooMany, message);
             return Err(invalid(vec![wrong]));
         }
+        let before: Option<FederatedService> = change
+            .before
+            .map(validate::from_value)
+            .transpose()
+            .map_err(|wrong| invalid(vec![wrong]))?;
+        self.service_within_limits(before.as_ref(), &service)?;
         let replica = service.replica(0, None);
         let fits = |class: &WorkloadClass| fits_class(&service.spec, class);
         let (warnings, unchanged) = self.fits_also(&replica, change, fits).await?;

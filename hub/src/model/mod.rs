@@ -151,6 +151,11 @@ impl Model {
         self.jobs.get(&uid)
     }
 
+    /// Revision of the newest change of any policy.
+    pub(crate) const fn policy_head(&self) -> Revision {
+        self.policy_head
+    }
+
     /// One job by name.
     #[must_use]
     pub(crate) fn job_named(&self, namespace: &str, name: &str) -> Option<&Job> {

@@ -10,10 +10,9 @@ use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::federated_job::RegionChoice;
 use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
 use meridian_api::kinds::tenant_quota::TenantQuotaSpec;
-use meridian_api::kinds::workload_class::WorkloadClassSpec;
-use meridian_api::quantity::{REFERENCE_WORTH, Span, Time};
+use meridian_api::quantity::{REFERENCE_WORTH, Time};
 use meridian_api::reasons::Reason;
-use meridian_api::units::{BootMillis, MilliGpus, Millis, UnixMillis};
+use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
     Accepted, Budget, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx,

@@ -304,8 +304,11 @@ impl PoolRoom {
                 .unwrap_or_default();
         }
         let mut ranked: Vec<(bool, bool, u32)> = Vec::new();
+        // Where several holds lie on one host, a gang may see it with its own still kept.
+        let looks =
+            |host: &Host| host.seen_by(Some(gang)) == take.free || host.seen_by(None) == take.free;
         for (host, at) in self.hosts.iter().zip(0..) {
-            if host.up && host.base == base && host.seen_by(Some(gang)) == take.free {
+            if host.up && host.base == base && looks(host) {
                 ranked.push((!host.is_kept_for(gang), !host.kept.is_empty(), at));
             }
         }

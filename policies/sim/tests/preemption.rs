@@ -10,20 +10,22 @@ use meridian_sim::{Alone, Fleet, Options, Rules, Scenario, Summary};
 
 /// Two tenants that own 8 cards each; `kind` says how the lower class makes room.
 fn rules(kind: &str) -> Rules {
-    let mut text = format!(
-        "apiVersion: meridian.dev/v1alpha1\nkind: WorkloadClass\nmetadata: {{name: high}}\n\
-         spec: {{priority: 10, preemption: Never}}\n---\n\
-         apiVersion: meridian.dev/v1alpha1\nkind: WorkloadClass\nmetadata: {{name: low}}\n\
-         spec: {{priority: 1, {kind}}}\n"
-    );
-    for name in ["a", "b"] {
-        text.push_str(&format!(
+    let tenant = |name: &str| {
+        format!(
             "---\napiVersion: meridian.dev/v1alpha1\nkind: Tenant\nmetadata: {{name: {name}}}\n\
              spec: {{}}\n---\napiVersion: meridian.dev/v1alpha1\nkind: TenantQuota\n\
              metadata: {{name: {name}}}\n\
              spec: {{tenant: {name}, resources: [{{nominal: 8}}]}}\n"
-        ));
-    }
+        )
+    };
+    let text = format!(
+        "apiVersion: meridian.dev/v1alpha1\nkind: WorkloadClass\nmetadata: {{name: high}}\n\
+         spec: {{priority: 10, preemption: Never}}\n---\n\
+         apiVersion: meridian.dev/v1alpha1\nkind: WorkloadClass\nmetadata: {{name: low}}\n\
+         spec: {{priority: 1, {kind}}}\n{}{}",
+        tenant("a"),
+        tenant("b"),
+    );
     let documents = document::parse(text.as_bytes()).expect("YAML");
     Rules::read(documents.iter().map(|each| ("rules.yaml", &each.value))).expect("they are valid")
 }
