@@ -6,11 +6,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use meridian_api::ids::GangId;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{Held, HoldIx, Lapse, Placed, Plan, Preemption, Stage, Standing};
 
 use super::{AGAIN, Checks, Engine, EngineError, Place, Running};
+use crate::room::Seat;
 use crate::world::Gangs;
 
 impl Engine<'_> {
@@ -110,7 +112,7 @@ impl Engine<'_> {
     }
 
     /// What was held for a gang is there for others; who has not left for it goes on.
-    fn end_hold(&mut self, gang: meridian_api::ids::GangId) {
+    fn end_hold(&mut self, gang: GangId) {
         for spared in self.yielding.end(gang) {
             let id = Gangs::id(spared);
             let held = &mut self.snapshot.held;
@@ -148,6 +150,25 @@ impl Engine<'_> {
         self.again = (self.preempts && may_change).then(|| self.snapshot.now.after(AGAIN));
     }
 
+    /// What preemption needs to know of a gang that starts on `seats`.
+    fn standing(&self, gang: u32, placed: &Placed, seats: &[Seat], at: UnixMillis) -> Standing {
+        if !self.preempts {
+            return Standing::default();
+        }
+        let shape = &self.gangs.kind(gang).shape;
+        let evictions = self.yielding.evicted(gang);
+        Standing {
+            job: Gangs::id(gang).to_string(),
+            stage: Stage::Running,
+            started: Some(at),
+            saved: None,
+            shape: (**shape).clone(),
+            full: placed.pods.clone(),
+            seats: self.room.seats(shape, seats),
+            evictions: evictions.iter().map(|it| it.at).collect(),
+        }
+    }
+
     fn start(&mut self, placed: &Placed, at: UnixMillis) -> Result<(), EngineError> {
         let row = &self.snapshot.waiting[placed.waiting.index()];
         let (id, epoch) = (row.gang, row.next_epoch);
@@ -163,21 +184,7 @@ impl Engine<'_> {
         if self.yielding.is_held_for(id) {
             self.end_hold(id);
         }
-        let standing = if self.preempts {
-            let evictions = self.yielding.evicted(gang);
-            Standing {
-                job: self.gangs.list[gang as usize].id.to_string(),
-                stage: Stage::Running,
-                started: Some(at),
-                saved: None,
-                shape: (*kind.shape).clone(),
-                full: placed.pods.clone(),
-                seats: self.room.seats(&kind.shape, &seats),
-                evictions: evictions.iter().map(|it| it.at).collect(),
-            }
-        } else {
-            Standing::default()
-        };
+        let standing = self.standing(gang, placed, &seats, at);
         let source = &self.snapshot.pools[pool];
         let (cluster, flavor) = (source.cluster, source.flavor);
         let held = Held {
