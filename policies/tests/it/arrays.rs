@@ -264,7 +264,7 @@ fn duplicated_reaches_a_cluster_that_joins_later() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn a_spread_that_can_be_kept_is_kept_and_nobody_waits(

@@ -190,7 +190,7 @@ fn most_lent(teams: &Teams, rest: [u64; 2]) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(2500))]
 
     /// S33: rows add up, and as much is lent as can be.
     #[test]

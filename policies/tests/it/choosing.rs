@@ -443,7 +443,7 @@ fn a_bill_adds_up_from_stated_rates() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(800))]
 
     #[test]
     fn of_places_alike_but_for_price_the_cheaper_is_chosen(

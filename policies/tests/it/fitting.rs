@@ -301,7 +301,7 @@ fn within(takes: &[&Take], level: Option<&str>) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(5000))]
 
     #[test]
     fn one_role_is_fitted_exactly_when_it_can_be(

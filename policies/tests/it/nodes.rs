@@ -238,7 +238,7 @@ pub(crate) fn slices_are_whole(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn a_gang_is_placed_whole_with_contiguous_ranks(nodes in nodes(), gang in random::gang()) {

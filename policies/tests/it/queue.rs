@@ -205,7 +205,7 @@ fn below(world: &World, got: &[u64], node: u32) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn the_tournament_is_the_plain_walk(

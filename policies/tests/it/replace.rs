@@ -172,7 +172,7 @@ fn room_beside(nodes: &[Node], role: &RoleShape, members: &[Member], lost: usize
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
     fn a_replacement_is_whole_and_moves_few(

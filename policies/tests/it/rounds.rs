@@ -159,7 +159,7 @@ fn alike(a: &Waiting, b: &Waiting) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(1200))]
 
     #[test]
     fn no_plan_breaks_an_invariant(snapshot in random::snapshot()) {

@@ -180,7 +180,7 @@ fn cut_to_fit() -> impl Strategy<Value = (Vec<Shape>, GangShape, Vec<u32>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(5000))]
 
     #[test]
     fn few_pods_on_few_hosts_fit_exactly_when_they_can(
