@@ -30,35 +30,74 @@ pub fn rows(
     preemptions: &[Preemption],
     lapsed: &[Lapsed],
 ) -> Vec<Vec<LedgerRow>> {
-    let entries = entries(snapshot, placed, preemptions, lapsed);
-    let mut rows: Vec<Vec<LedgerRow>> = entries.iter().map(|it| all_own(it.gpus)).collect();
-    // Oldest first; equal names for a gang's two epochs keep the order of the table.
-    let mut by_age: Vec<usize> = (0..entries.len()).collect();
-    by_age.sort_by_key(|ix| (entries[*ix].since, entries[*ix].gang));
-    let aged: Vec<Entry<'_>> = by_age.iter().map(|ix| entries[*ix].clone()).collect();
-    let quotas = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
-    let measures: BTreeSet<Measure> = quotas.map(|quota| quota.measure).collect();
-    let order = from_the_leaves(&snapshot.tenants);
-    // Rows count GPUs: CPU and memory have limits, and no lenders.
-    let measures = measures
-        .into_iter()
-        .filter(|it| matches!(it, Measure::Gpus { .. }));
-    // The narrowest come last in the table; between equals they are kept.
-    for measure in measures.rev() {
-        let mut loans: BTreeMap<usize, BTreeMap<Option<TenantIx>, u64>> = BTreeMap::new();
-        for loan in (Tree { snapshot, measure }).lend(&order, &aged) {
-            let of_entry = loans.entry(by_age[loan.entry]).or_default();
-            *of_entry.entry(loan.lender).or_default() += loan.amount;
-        }
-        for (entry, loans) in loans {
-            let next = with_loans(entries[entry].gpus, &loans);
-            if borrowed_of(&next) > borrowed_of(&rows[entry]) {
-                rows[entry] = next;
+    let books = Books::new(snapshot, placed, preemptions, lapsed);
+    let count = snapshot.held.len() + placed.len() + preemptions.len();
+    (0..count).map(|entry| books.rows(entry)).collect()
+}
+
+/// The rows of all placements, in the order of [`rows`].
+pub(crate) struct Books {
+    gpus: Vec<MilliGpus>,
+    /// Rows of those that borrow; none for all others.
+    lent: Vec<Vec<LedgerRow>>,
+}
+
+impl Books {
+    pub(crate) fn new(
+        snapshot: &Snapshot,
+        placed: &[Placed],
+        preemptions: &[Preemption],
+        lapsed: &[Lapsed],
+    ) -> Self {
+        let entries = entries(snapshot, placed, preemptions, lapsed);
+        let mut books = Self {
+            gpus: entries.iter().map(|it| it.gpus).collect(),
+            lent: vec![Vec::new(); entries.len()],
+        };
+        let quotas = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
+        // Rows count GPUs: CPU and memory have limits, and no lenders.
+        let measures = quotas.map(|quota| quota.measure);
+        let measures = measures.filter(|it| matches!(it, Measure::Gpus { .. }));
+        let measures: BTreeSet<Measure> = measures.collect();
+        let order = from_the_leaves(&snapshot.tenants);
+        // The narrowest come last in the table; between equals they are kept.
+        for measure in measures.into_iter().rev() {
+            let tree = Tree::new(snapshot, measure);
+            let mut rests = tree.rests();
+            let aged = tree.short(&entries, &mut rests);
+            if aged.is_empty() {
+                continue;
+            }
+            let mut loans: BTreeMap<usize, BTreeMap<Option<TenantIx>, u64>> = BTreeMap::new();
+            for loan in tree.lend(&order, &aged, &mut rests) {
+                let of_entry = loans.entry(aged[loan.entry].at).or_default();
+                *of_entry.entry(loan.lender).or_default() += loan.amount;
+            }
+            for (entry, loans) in loans {
+                let next = with_loans(books.gpus[entry], &loans);
+                if borrowed_of(&next) > borrowed_of(&books.lent[entry]) {
+                    books.lent[entry] = next;
+                }
             }
         }
+        books
     }
-    rows.truncate(snapshot.held.len() + placed.len() + preemptions.len());
-    rows
+
+    /// The rows of one placement.
+    pub(crate) fn rows(&self, entry: usize) -> Vec<LedgerRow> {
+        if self.lent[entry].is_empty() {
+            return own_row(self.gpus[entry]).into_iter().collect();
+        }
+        self.lent[entry].clone()
+    }
+
+    /// True when these are the rows of the placement.
+    pub(crate) fn agree(&self, entry: usize, rows: &[LedgerRow]) -> bool {
+        match self.lent[entry].as_slice() {
+            [] => rows == own_row(self.gpus[entry]).as_slice(),
+            lent => rows == lent,
+        }
+    }
 }
 
 fn with_loans(gpus: MilliGpus, loans: &BTreeMap<Option<TenantIx>, u64>) -> Vec<LedgerRow> {
@@ -70,22 +109,18 @@ fn with_loans(gpus: MilliGpus, loans: &BTreeMap<Option<TenantIx>, u64>) -> Vec<L
     let borrowed = loans
         .values()
         .fold(0_u64, |sum, amount| sum.saturating_add(*amount));
-    let mut rows = all_own(gpus.saturating_sub(MilliGpus(borrowed)));
-    rows.extend(loans.iter().map(row));
-    rows
+    let own = own_row(gpus.saturating_sub(MilliGpus(borrowed)));
+    own.into_iter().chain(loans.iter().map(row)).collect()
 }
 
-/// Rows of a placement that stands on its tenant's own quota.
-fn all_own(gpus: MilliGpus) -> Vec<LedgerRow> {
+/// The row of what stands on its tenant's own quota.
+fn own_row(gpus: MilliGpus) -> Option<LedgerRow> {
     let row = LedgerRow {
         role: Role::Own,
         lender: None,
         gpus,
     };
-    (gpus > MilliGpus::ZERO)
-        .then_some(row)
-        .into_iter()
-        .collect()
+    (gpus > MilliGpus::ZERO).then_some(row)
 }
 
 /// GPUs of a placement that are not its tenant's own.
@@ -96,8 +131,9 @@ pub fn borrowed_of(rows: &[LedgerRow]) -> MilliGpus {
 }
 
 /// One placement, held or planned.
-#[derive(Clone)]
 struct Entry<'a> {
+    /// Place in the list of all.
+    at: usize,
     tenant: TenantIx,
     place: Place,
     gpus: MilliGpus,
@@ -114,6 +150,7 @@ fn entries<'a>(
     lapsed: &[Lapsed],
 ) -> Vec<Entry<'a>> {
     let held = snapshot.held.iter().map(|held| Entry {
+        at: 0,
         tenant: held.tenant,
         place: held.place(snapshot),
         gpus: held.resources.gpus,
@@ -124,6 +161,7 @@ fn entries<'a>(
     let planned = placed.iter().map(|placed| {
         let gang = &snapshot.waiting[placed.waiting.index()];
         Entry {
+            at: 0,
             tenant: gang.tenant,
             place: snapshot.place(&snapshot.pools[placed.pool.index()]),
             gpus: placed.gpus,
@@ -135,6 +173,7 @@ fn entries<'a>(
     let made = preemptions.iter().map(|made| {
         let gang = &snapshot.waiting[made.waiting.index()];
         Entry {
+            at: 0,
             tenant: gang.tenant,
             place: snapshot.place(&snapshot.pools[made.pool.index()]),
             gpus: made.gpus,
@@ -152,6 +191,7 @@ fn entries<'a>(
     let holds = holds.filter(|(ix, hold)| !ended.contains(ix) && !placed.contains(&hold.gang));
     let holds: Vec<Entry<'a>> = holds
         .map(|(_, hold)| Entry {
+            at: 0,
             tenant: hold.tenant,
             place: hold.place(snapshot),
             gpus: hold.resources.gpus,
@@ -160,7 +200,8 @@ fn entries<'a>(
             gang: hold.gang,
         })
         .collect();
-    held.chain(planned).chain(made).chain(holds).collect()
+    let all = held.chain(planned).chain(made).chain(holds).enumerate();
+    all.map(|(at, entry)| Entry { at, ..entry }).collect()
 }
 
 /// What a placement still has to borrow.
@@ -191,27 +232,46 @@ struct Level {
 struct Tree<'a> {
     snapshot: &'a Snapshot,
     measure: Measure,
+    /// By tenant.
+    rows: Vec<Option<&'a Quota>>,
+    /// By tenant: the nearest upward with a row.
+    homes: Vec<Option<TenantIx>>,
 }
 
 impl<'a> Tree<'a> {
-    fn row(&self, ix: TenantIx) -> Option<&'a Quota> {
-        let quotas = &self.snapshot.tenants[ix.index()].quotas;
-        quotas.iter().find(|quota| quota.measure == self.measure)
+    fn new(snapshot: &'a Snapshot, measure: Measure) -> Self {
+        let tenants = snapshot.tenants.iter();
+        let row = |quotas: &'a [Quota]| quotas.iter().find(|quota| quota.measure == measure);
+        let rows: Vec<_> = tenants.map(|tenant| row(&tenant.quotas)).collect();
+        let all = (0..).map(TenantIx).take(rows.len());
+        let home = |ix| {
+            let mut path = ancestry(&snapshot.tenants, ix).map(|(ix, _)| ix);
+            path.find(|ix| rows[ix.index()].is_some())
+        };
+        Self {
+            snapshot,
+            measure,
+            homes: all.map(home).collect(),
+            rows,
+        }
     }
 
-    /// The nearest tenant with a row, `skip` nodes upward or more.
-    fn home(&self, ix: TenantIx, skip: usize) -> Option<TenantIx> {
-        let path = ancestry(&self.snapshot.tenants, ix).skip(skip);
-        let mut path = path.map(|(ix, _)| ix);
-        path.find(|ix| self.row(*ix).is_some())
+    fn row(&self, ix: TenantIx) -> Option<&'a Quota> {
+        self.rows[ix.index()]
+    }
+
+    /// The nearest tenant above with a row.
+    fn above(&self, ix: TenantIx) -> Option<TenantIx> {
+        let parent = self.snapshot.tenants[ix.index()].parent?;
+        *self.homes.get(parent.index())?
     }
 
     /// Nominal of each tenant that no row below has been given.
     fn rests(&self) -> Vec<u64> {
-        let all = || (0..).map(TenantIx).take(self.snapshot.tenants.len());
-        let mut given = vec![0_u64; self.snapshot.tenants.len()];
+        let all = || (0..).map(TenantIx).take(self.rows.len());
+        let mut given = vec![0_u64; self.rows.len()];
         for ix in all() {
-            if let (Some(quota), Some(above)) = (self.row(ix), self.home(ix, 1)) {
+            if let (Some(quota), Some(above)) = (self.row(ix), self.above(ix)) {
                 let sum = &mut given[above.index()];
                 *sum = sum.saturating_add(nominal(quota));
             }
@@ -223,45 +283,71 @@ impl<'a> Tree<'a> {
         all().map(rest).collect()
     }
 
-    /// Lets placements stand on their own nominal, which is taken out of `rests`. What is left
-    /// over is asked for at each tenant's level.
-    fn stand_on_own(&self, entries: &[Entry<'_>], rests: &mut [u64]) -> Vec<Level> {
-        let mut levels = vec![Level::default(); self.snapshot.tenants.len()];
-        let counted = entries.iter().enumerate();
-        let counted = counted.filter(|(_, entry)| self.measure.counts(entry.place));
-        let homes = counted.filter_map(|(ix, entry)| Some((ix, self.home(entry.tenant, 0)?)));
-        let homes: Vec<(usize, TenantIx)> = homes.collect();
-        let mut missing: Vec<u64> = entries.iter().map(|entry| entry.gpus.0).collect();
+    /// Those for which the nominal at their home may not suffice, oldest first. All others stand
+    /// on theirs, which is taken out of `rests`.
+    fn short<'e>(&self, entries: &'e [Entry<'e>], rests: &mut [u64]) -> Vec<&'e Entry<'e>> {
+        let home = |entry: &Entry<'_>| {
+            let home = *self.homes.get(entry.tenant.index())?;
+            home.filter(|_| self.measure.counts(entry.place))
+        };
+        let mut sums = vec![0_u64; rests.len()];
+        for entry in entries {
+            if let Some(home) = home(entry) {
+                sums[home.index()] = sums[home.index()].saturating_add(entry.gpus.0);
+            }
+        }
+        let mut is_short = vec![false; rests.len()];
+        for ((rest, sum), is_short) in rests.iter_mut().zip(sums).zip(&mut is_short) {
+            match rest.checked_sub(sum) {
+                Some(left) => *rest = left,
+                None => *is_short = true,
+            }
+        }
+        if !is_short.contains(&true) {
+            return Vec::new();
+        }
+        let short = |entry: &Entry<'_>| home(entry).is_some_and(|home| is_short[home.index()]);
+        let mut aged: Vec<&Entry<'_>> = entries.iter().filter(|it| short(it)).collect();
+        // Equal names for a gang's two epochs keep the order of the table.
+        aged.sort_by_key(|entry| (entry.since, entry.gang));
+        aged
+    }
+
+    /// Lets placements stand on their own nominal, which is taken out of `rests`: first those that
+    /// did so before. What is left over is asked for at each tenant's level.
+    fn stand_on_own(&self, aged: &[&Entry<'_>], rests: &mut [u64]) -> Vec<Level> {
+        let mut levels = vec![Level::default(); self.rows.len()];
+        let mut missing: Vec<u64> = aged.iter().map(|entry| entry.gpus.0).collect();
         for before in [true, false] {
-            for (ix, home) in &homes {
+            for (entry, missing) in aged.iter().zip(&mut missing) {
+                let Some(home) = self.homes[entry.tenant.index()] else {
+                    continue;
+                };
                 let wanted = if before {
-                    own_of(entries[*ix].before).0.min(missing[*ix])
+                    own_of(entry.before).0.min(*missing)
                 } else {
-                    missing[*ix]
+                    *missing
                 };
                 let taken = wanted.min(rests[home.index()]);
                 rests[home.index()] -= taken;
-                missing[*ix] -= taken;
+                *missing -= taken;
             }
         }
-        for (entry, _) in homes {
-            let branch = entries[entry].tenant;
-            if missing[entry] > 0 {
-                let amount = missing[entry];
-                levels[branch.index()].demands.push(Demand {
-                    entry,
-                    amount,
-                    branch,
-                });
-            }
+        let missing = aged.iter().zip(missing).enumerate();
+        for (entry, (it, amount)) in missing.filter(|(_, (_, amount))| *amount > 0) {
+            let branch = it.tenant;
+            levels[branch.index()].demands.push(Demand {
+                entry,
+                amount,
+                branch,
+            });
         }
         levels
     }
 
     /// All loans.
-    fn lend(&self, order: &[TenantIx], entries: &[Entry<'_>]) -> Vec<Loan> {
-        let mut rests = self.rests();
-        let mut levels = self.stand_on_own(entries, &mut rests);
+    fn lend(&self, order: &[TenantIx], aged: &[&Entry<'_>], rests: &mut [u64]) -> Vec<Loan> {
+        let mut levels = self.stand_on_own(aged, rests);
         let mut roots = Level::default();
         let mut loans = Vec::new();
         for ix in order {
@@ -270,8 +356,8 @@ impl<'a> Tree<'a> {
             if quota.is_some() {
                 level.supplies.push((*ix, rests[ix.index()]));
             }
-            level.settle(entries, &mut loans);
-            if quota.is_none() && self.home(*ix, 1).is_none() {
+            level.settle(aged, &mut loans);
+            if quota.is_none() && self.above(*ix).is_none() {
                 // Nothing here or above counts it: its children have only each other.
                 level.give_up(&mut loans);
                 continue;
@@ -291,7 +377,7 @@ impl<'a> Tree<'a> {
                 ..demand
             }));
         }
-        roots.settle(entries, &mut loans);
+        roots.settle(aged, &mut loans);
         roots.give_up(&mut loans);
         loans
     }
@@ -309,10 +395,10 @@ fn own_of(rows: &[LedgerRow]) -> MilliGpus {
 impl Level {
     /// Lends what is there to those who ask: first as it was written down, then from the lender
     /// with the largest unused amount, then by id.
-    fn settle(&mut self, entries: &[Entry<'_>], loans: &mut Vec<Loan>) {
+    fn settle(&mut self, aged: &[&Entry<'_>], loans: &mut Vec<Loan>) {
         self.demands.sort_by_key(|demand| demand.entry);
         for demand in &mut self.demands {
-            for row in entries[demand.entry].before {
+            for row in aged[demand.entry].before {
                 let known = self
                     .supplies
                     .iter_mut()

@@ -24,37 +24,64 @@ use rooms::Rooms;
 pub(crate) fn explain(round: &mut Round<'_>, left: &[WaitingIx]) -> Vec<Unplaced> {
     let mut known = Known::new(round);
     let mut starts = Starts::new(round);
+    let apart = round.apart();
     let mut unplaced = Vec::with_capacity(left.len());
     for &ix in left {
         let look = round.kinds.look(ix);
-        let gang = round.gang(ix);
-        if !gang.suspended
-            && let Some((cause, start)) = round.waits_for(ix)
-        {
+        if let Some(said) = known.said[look].as_ref().filter(|_| !apart[ix.index()]) {
             unplaced.push(Unplaced {
                 waiting: ix,
-                reasons: vec![cause].into(),
-                start: Some(start),
+                reasons: Shared::clone(&said.reasons),
+                start: said.for_room.then(|| starts.again(look)).flatten(),
             });
             continue;
         }
-        let reasons = if gang.suspended {
-            Shared::clone(&known.suspended)
-        } else {
-            let own = known.reasons(round, ix, look);
-            match job_limit(round, gang) {
-                Some(limit) => sorted(own.iter().cloned().chain([limit])),
-                None => own,
-            }
-        };
-        let start = starts.of(round, ix, &reasons);
-        unplaced.push(Unplaced {
-            waiting: ix,
-            reasons,
-            start,
-        });
+        let (said, is_for_all) = say(round, &mut known, &mut starts, ix);
+        if is_for_all && !apart[ix.index()] {
+            known.said[look] = Some(Said {
+                reasons: Shared::clone(&said.reasons),
+                for_room: starts.is_for_room(look, &said.reasons),
+            });
+        }
+        unplaced.push(said);
     }
     unplaced
+}
+
+/// Says why one gang waits, and whether the same is true of all that look alike.
+fn say(
+    round: &mut Round<'_>,
+    known: &mut Known,
+    starts: &mut Starts,
+    ix: WaitingIx,
+) -> (Unplaced, bool) {
+    let (look, gang) = (round.kinds.look(ix), round.gang(ix));
+    if !gang.suspended
+        && let Some((cause, start)) = round.waits_for(ix)
+    {
+        let told = Unplaced {
+            waiting: ix,
+            reasons: vec![cause].into(),
+            start: Some(start),
+        };
+        return (told, false);
+    }
+    let reasons = if gang.suspended {
+        Shared::clone(&known.suspended)
+    } else {
+        let own = known.reasons(round, ix, look);
+        match job_limit(round, gang) {
+            Some(limit) => sorted(own.iter().cloned().chain([limit])),
+            None => own,
+        }
+    };
+    let start = starts.of(round, ix, &reasons);
+    let told = Unplaced {
+        waiting: ix,
+        reasons,
+        start,
+    };
+    (told, !round.ledger.limits_jobs(gang.tenant))
 }
 
 fn sorted(causes: impl Iterator<Item = Cause>) -> Shared<Vec<Cause>> {
@@ -65,8 +92,17 @@ fn sorted(causes: impl Iterator<Item = Cause>) -> Shared<Vec<Cause>> {
     causes.into()
 }
 
+/// What is said of all gangs that look alike.
+struct Said {
+    reasons: Shared<Vec<Cause>>,
+    /// They wait for room.
+    for_room: bool,
+}
+
 /// Reasons as far as they were worked out: once for all gangs that are alike.
 struct Known {
+    /// By look, for gangs with nothing of their own.
+    said: Vec<Option<Said>>,
     suspended: Shared<Vec<Cause>>,
     /// By look, for gangs without a slot.
     by_look: Vec<Option<Shared<Vec<Cause>>>>,
@@ -80,9 +116,11 @@ struct Known {
 impl Known {
     fn new(round: &Round<'_>) -> Self {
         let suspended = plain(Reason::Suspended, "suspended by a person".to_owned());
+        let looks = round.kinds.looks().len();
         Self {
+            said: (0..looks).map(|_| None).collect(),
             suspended: vec![suspended].into(),
-            by_look: vec![None; round.kinds.looks().len()],
+            by_look: vec![None; looks],
             by_kind: BTreeMap::new(),
             by_ask: BTreeMap::new(),
             rooms: Rooms::new(round.snapshot),

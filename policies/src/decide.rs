@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use meridian_api::kinds::workload_class::CapacityType;
 
-use crate::books;
+use crate::books::Books;
 use crate::candidates::choice;
 use crate::causes;
 use crate::choice::copies::Copies;
@@ -49,7 +49,7 @@ use crate::slots::{Mask, Slot, slots, without};
 pub fn decide(snapshot: &Snapshot) -> Plan {
     let mut round = Round::new(snapshot);
     let mut shares = Shares::new(snapshot);
-    let order = Order::new(snapshot);
+    let order = Order::new(snapshot, &round.looks());
     let mut placements = round.settle_holds();
     let mut left = vec![true; snapshot.waiting.len()];
     for placed in &placements {
@@ -59,9 +59,8 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     for reach in [Reach::Nominal, Reach::Borrowing] {
         let mut failed = Failed::new(round.kinds.looks().len());
         passed_over = Vec::with_capacity(snapshot.waiting.len());
-        let tried = left.clone();
-        let mut queue = Queue::new(snapshot, &mut shares, &order, &tried);
-        while let Some(ix) = queue.next() {
+        let mut queue = Queue::new(snapshot, &mut shares, &order, &left);
+        while let Some(ix) = queue.next(|look| failed.refuses(look), &mut passed_over) {
             let Some(placed) = round.try_place(ix, reach, &mut failed) else {
                 passed_over.push(ix);
                 continue;
@@ -99,20 +98,22 @@ fn write_rows(
     preemptions: &mut [Preemption],
     lapsed: &[Lapsed],
 ) -> Vec<Regraded> {
-    let mut rows = books::rows(snapshot, placements, preemptions, lapsed);
-    let mut planned = rows.split_off(snapshot.held.len());
-    let held_for = planned.split_off(placements.len());
-    for (made, rows) in preemptions.iter_mut().zip(held_for) {
-        made.rows = rows;
+    let books = Books::new(snapshot, placements, preemptions, lapsed);
+    let planned = snapshot.held.len();
+    let held_for = planned + placements.len();
+    for (placed, entry) in placements.iter_mut().zip(planned..) {
+        placed.rows = books.rows(entry);
     }
-    for (placed, rows) in placements.iter_mut().zip(planned) {
-        placed.rows = rows;
+    for (made, entry) in preemptions.iter_mut().zip(held_for..) {
+        made.rows = books.rows(entry);
     }
-    let held = (0..).map(HeldIx).zip(&snapshot.held).zip(rows);
-    let moved = held.filter(|((_, held), rows)| held.rows != *rows);
-    moved
-        .map(|((held, _), rows)| Regraded { held, rows })
-        .collect()
+    let held = (0..).map(HeldIx).zip(&snapshot.held);
+    let moved = held.filter(|(held, row)| !books.agree(held.index(), &row.rows));
+    let regraded = moved.map(|(held, _)| Regraded {
+        held,
+        rows: books.rows(held.index()),
+    });
+    regraded.collect()
 }
 
 /// Kinds of gangs that could not be placed in one turn.
@@ -128,6 +129,11 @@ impl Failed {
             kinds: BTreeSet::new(),
             looks: vec![false; looks],
         }
+    }
+
+    /// True for a look of which nobody can be placed any more.
+    fn refuses(&self, look: u32) -> bool {
+        self.looks.get(look as usize).copied().unwrap_or(false)
     }
 
     fn clear(&mut self) {
@@ -186,6 +192,25 @@ impl<'a> Round<'a> {
             kinds,
             blocks,
         }
+    }
+
+    /// What each gang looks like; a look of its own for those with a slot.
+    fn looks(&self) -> Vec<u32> {
+        let mut looks = self.kinds.all().to_vec();
+        for slot in self.slots.iter().flatten() {
+            looks[slot.owner.index()] = u32::MAX;
+        }
+        looks
+    }
+
+    /// Gangs with a slot or with room that is made: of them more is to be said than of those that
+    /// look like them.
+    pub(crate) fn apart(&self) -> Vec<bool> {
+        let mut apart = self.owners.clone();
+        for ix in self.preemptions.waiting_for_room() {
+            apart[ix.index()] = true;
+        }
+        apart
     }
 
     pub(crate) fn gang(&self, ix: WaitingIx) -> &'a Waiting {

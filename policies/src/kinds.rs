@@ -34,7 +34,7 @@ type Ask<'a> = (
 /// whom it may not make go.
 type KindKey = (TenantIx, u32, MilliGpus, Option<Uid>, u32);
 
-/// Gangs that look the same: of one kind, and as long at most.
+/// Gangs that look the same: of one kind, as long at most, and suspended all or none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     /// Their kind.
@@ -65,7 +65,7 @@ impl Kinds {
         let mut shapes = Shapes::default();
         let mut asks: Table<Ask<'_>> = Table::default();
         let mut kinds: Table<KindKey> = Table::default();
-        let mut looks: Table<(KindKey, Option<Millis>)> = Table::default();
+        let mut looks: Table<(KindKey, Option<Millis>, bool)> = Table::default();
         // Whom it may not make go is nobody else's matter.
         let mut spared: BTreeMap<Vec<Uid>, u32> = BTreeMap::from([(Vec::new(), 0)]);
         all.of.reserve_exact(snapshot.waiting.len());
@@ -85,15 +85,15 @@ impl Kinds {
             );
             // Where others stand decides too, and which are others.
             let job = minds_others(gang.choice).then_some(gang.gang.job);
-            let cooling = cooling(gang, snapshot.now);
-            let next = u32::try_from(spared.len()).unwrap_or(u32::MAX);
-            let cooling = if cooling.is_empty() {
+            let cooling = if gang.evicted_by.is_empty() {
                 0
             } else {
+                let next = u32::try_from(spared.len()).unwrap_or(u32::MAX);
+                let cooling = cooling(gang, snapshot.now);
                 *spared.entry(cooling).or_insert(next)
             };
             let key = (gang.tenant, ask, gang.job_gpus, job, cooling);
-            let look = number(&mut looks, (key, gang.max_runtime));
+            let look = number(&mut looks, (key, gang.max_runtime, gang.suspended));
             if look as usize == all.looks.len() {
                 all.looks.push(Look {
                     kind: number(&mut kinds, key),
@@ -105,6 +105,11 @@ impl Kinds {
         }
         (all.asks, all.shapes) = (asks.len(), shapes.by_value.len());
         all
+    }
+
+    /// Ordinals of what all gangs look like.
+    pub(crate) fn all(&self) -> &[u32] {
+        &self.of
     }
 
     /// Ordinal of what a gang looks like.

@@ -8,8 +8,7 @@
 //! tenant's own jobs are one more player among its children. Shares move with every placement, so
 //! the next to be tried is known only when the last has been.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::borrow::Cow;
 
 use meridian_api::ids::GangId;
 use meridian_api::units::UnixMillis;
@@ -28,56 +27,134 @@ type Rank = u32;
 #[must_use]
 pub fn queue(snapshot: &Snapshot) -> Vec<WaitingIx> {
     let mut shares = Shares::new(snapshot);
-    let order = Order::new(snapshot);
+    let order = Order::new(snapshot, &vec![0; snapshot.waiting.len()]);
     let all = vec![true; snapshot.waiting.len()];
     let mut queue = Queue::new(snapshot, &mut shares, &order, &all);
-    std::iter::from_fn(|| queue.next()).collect()
+    let mut passed = Vec::new();
+    std::iter::from_fn(|| queue.next(|_| false, &mut passed)).collect()
 }
 
 /// What the order within a round is made of, however often the queue is gone through.
 pub(crate) struct Order {
-    /// By rank.
-    rows: Vec<Row>,
-    /// Ranks of each class priority, the highest priority last.
-    classes: Vec<Vec<Rank>>,
+    by_urgency: Vec<WaitingIx>,
+    lines: Lines,
+    /// Tenants, each before the one above it.
+    from_the_leaves: Vec<TenantIx>,
 }
 
-/// What the order needs to know of a gang.
-#[derive(Clone, Copy)]
-struct Row {
-    gang: WaitingIx,
-    tenant: TenantIx,
-    priority: i32,
+/// The gangs of a queue in lines: those of one tenant and one class priority each. A tenant's
+/// priorities reorder its gangs among the urgencies that these have, so that no tenant gains on
+/// another by them.
+#[derive(Clone, Default)]
+struct Lines {
+    /// Line after line, by priority, then urgency.
+    gangs: Vec<WaitingIx>,
+    /// What those look like.
+    looks: Vec<u32>,
+    /// Line after line, by urgency.
+    urgencies: Vec<Rank>,
+    /// Lines of each class priority, the highest priority last: a row for each tenant that has
+    /// gangs of it.
+    classes: Vec<Vec<(TenantIx, Line)>>,
+}
+
+/// A part of the lists of [`Lines`] that is not yet gone through.
+#[derive(Clone, Copy, Default)]
+struct Line {
+    next: usize,
+    end: usize,
 }
 
 impl Order {
-    /// The order of all that waits.
-    pub(crate) fn new(snapshot: &Snapshot) -> Self {
-        let priority = |gang: &Waiting| {
-            let class = snapshot.classes.get(gang.class.index());
-            class.map_or(i32::MIN, |class| class.priority)
+    /// The order of all that waits, with what each gang looks like.
+    pub(crate) fn new(snapshot: &Snapshot, looks: &[u32]) -> Self {
+        let mut priorities: Vec<i32> = snapshot.classes.iter().map(|it| it.priority).collect();
+        // Of classes that are not there.
+        priorities.push(i32::MIN);
+        priorities.sort_unstable();
+        priorities.dedup();
+        let levels = snapshot.classes.iter();
+        let levels = levels.map(|class| priorities.partition_point(|it| *it < class.priority));
+        let levels: Vec<usize> = levels.collect();
+        let tenants = snapshot.tenants.len();
+        // Of each gang its line, and what sorts high priorities first.
+        let row = |gang: &Waiting| {
+            let level = levels.get(gang.class.index()).copied().unwrap_or(0);
+            let descending = !(gang.priority.cast_unsigned() ^ (1 << 31));
+            (level * tenants + gang.tenant.index(), descending)
         };
-        let priorities: BTreeSet<i32> = snapshot.waiting.iter().map(priority).collect();
-        let priorities: Vec<i32> = priorities.into_iter().collect();
-        let mut classes = vec![Vec::new(); priorities.len()];
-        let mut rows = Vec::with_capacity(snapshot.waiting.len());
-        for (gang, rank) in by_urgency(snapshot).into_iter().zip(0..) {
-            let row = &snapshot.waiting[gang.index()];
-            let class = priorities.partition_point(|it| *it < priority(row));
-            classes[class].push(rank);
-            rows.push(Row {
-                gang,
-                tenant: row.tenant,
-                priority: row.priority,
-            });
+        let rows: Vec<(usize, u32)> = snapshot.waiting.iter().map(row).collect();
+        let mut ends = vec![0_usize; priorities.len() * tenants];
+        for (line, _) in &rows {
+            ends[*line] += 1;
         }
-        Self { rows, classes }
+        let mut sum = 0;
+        for end in &mut ends {
+            sum += std::mem::replace(end, sum);
+        }
+        let by_urgency = by_urgency(snapshot);
+        let mut urgencies = vec![0; rows.len()];
+        let mut keys = vec![0_u64; rows.len()];
+        for (gang, rank) in by_urgency.iter().zip(0..) {
+            let (line, descending) = rows[gang.index()];
+            let end = &mut ends[line];
+            urgencies[*end] = rank;
+            keys[*end] = (u64::from(descending) << u32::BITS) | u64::from(rank);
+            *end += 1;
+        }
+        let mut classes = vec![Vec::new(); priorities.len()];
+        let mut next = 0;
+        for (line, end) in ends.into_iter().enumerate() {
+            if next < end {
+                keys[next..end].sort_unstable();
+                let tenant = TenantIx(u32::try_from(line % tenants).unwrap_or(u32::MAX));
+                classes[line / tenants].push((tenant, Line { next, end }));
+                next = end;
+            }
+        }
+        let gangs = keys.iter().map(|key| by_urgency[(key & LOW) as usize]);
+        let gangs: Vec<WaitingIx> = gangs.collect();
+        Self {
+            lines: Lines {
+                looks: gangs.iter().map(|gang| looks[gang.index()]).collect(),
+                gangs,
+                urgencies,
+                classes,
+            },
+            by_urgency,
+            from_the_leaves: from_the_leaves(&snapshot.tenants),
+        }
     }
 
-    fn row(&self, rank: Rank) -> &Row {
-        &self.rows[rank as usize]
+    /// The lines of those that are `left`.
+    fn left(&self, left: &[bool]) -> Lines {
+        let mut kept = Lines::default();
+        let is_left = |gang: WaitingIx| left[gang.index()];
+        for class in &self.lines.classes {
+            let mut rows = Vec::with_capacity(class.len());
+            for (tenant, line) in class {
+                let next = kept.gangs.len();
+                for at in line.next..line.end {
+                    let (gang, rank) = (self.lines.gangs[at], self.lines.urgencies[at]);
+                    if is_left(gang) {
+                        kept.gangs.push(gang);
+                        kept.looks.push(self.lines.looks[at]);
+                    }
+                    if is_left(self.by_urgency[rank as usize]) {
+                        kept.urgencies.push(rank);
+                    }
+                }
+                let end = kept.gangs.len();
+                rows.push((*tenant, Line { next, end }));
+            }
+            kept.classes.push(rows);
+        }
+        kept
     }
 }
+
+/// The rank in a key of a gang in its line.
+const LOW: u64 = u32::MAX as u64;
 
 /// Everything that waits, the most urgent first. The table is sorted by age already, and where
 /// nothing presses that is all.
@@ -111,17 +188,59 @@ enum Player {
     Below(TenantIx),
 }
 
-/// The waiting gangs of one tenant and one class priority: a part of the lists of the queue that
-/// is not yet gone through. A tenant's priorities reorder its gangs among the urgencies that these
-/// have, so that no tenant gains on another by them.
-#[derive(Clone, Copy, Default)]
-struct Line {
-    next: usize,
-    end: usize,
-}
+/// How a player stands; the lower goes first.
+type Standing = (Share, Rank, Player);
 
-/// One node of the tournament: the players in the order in which they go.
-type Level = BinaryHeap<Reverse<(Share, Rank, Player)>>;
+/// One node of the tournament: a heap of the players, in which nobody goes before the one above
+/// it, at half its position.
+#[derive(Clone, Default)]
+struct Level(Vec<Standing>);
+
+impl Level {
+    fn first(&self) -> Option<&Standing> {
+        self.0.first()
+    }
+
+    /// The urgency below which the first stays so, as long as its share does not grow: those right
+    /// below it are the next.
+    fn until(&self) -> Rank {
+        let mut all = self.0.iter();
+        let share = all.next().map(|first| first.0);
+        let next = all.take(2).filter(|it| Some(it.0) == share);
+        next.map(|it| it.1).min().unwrap_or(Rank::MAX)
+    }
+
+    fn push(&mut self, standing: Standing) {
+        let mut at = self.0.len();
+        self.0.push(standing);
+        while at > 0 && self.0[at] < self.0[(at - 1) / 2] {
+            self.0.swap(at, (at - 1) / 2);
+            at = (at - 1) / 2;
+        }
+    }
+
+    /// Puts the first where it stands by now; `None` when it is done.
+    fn replace_first(&mut self, by: Option<Standing>) {
+        match by {
+            Some(by) => self.0[0] = by,
+            None => {
+                self.0.swap_remove(0);
+            }
+        }
+        let mut at = 0;
+        loop {
+            let below = (2 * at + 1..self.0.len()).take(2);
+            let Some(next) = below.min_by_key(|below| self.0[*below]) else {
+                return;
+            };
+            if self.0[at] <= self.0[next] {
+                return;
+            }
+            self.0.swap(at, next);
+            at = next;
+        }
+    }
+}
 
 /// Gangs in the order in which they are tried.
 ///
@@ -131,15 +250,12 @@ pub(crate) struct Queue<'a, 'b> {
     snapshot: &'a Snapshot,
     shares: &'b mut Shares<'a>,
     order: &'b Order,
-    /// Gangs that take part.
-    left: &'b [bool],
+    /// Those that take part.
+    all: Cow<'b, Lines>,
     /// Class priorities that are left, the highest last.
     classes: usize,
     /// Own gangs of each tenant, for the class priority at hand.
     lines: Vec<Line>,
-    /// Ranks of the lines, by priority, and the urgencies among which they are.
-    gangs: Vec<Rank>,
-    urgencies: Vec<Rank>,
     levels: Vec<Level>,
     roots: Level,
     /// Who was next last: its place is looked at when it is known what it was given.
@@ -152,45 +268,63 @@ impl<'a, 'b> Queue<'a, 'b> {
         snapshot: &'a Snapshot,
         shares: &'b mut Shares<'a>,
         order: &'b Order,
-        left: &'b [bool],
+        left: &[bool],
     ) -> Self {
         let count = snapshot.tenants.len();
+        let all = if left.contains(&false) {
+            Cow::Owned(order.left(left))
+        } else {
+            Cow::Borrowed(&order.lines)
+        };
         Self {
             snapshot,
             shares,
             order,
-            left,
-            classes: order.classes.len(),
+            classes: all.classes.len(),
+            all,
             lines: vec![Line::default(); count],
-            gangs: Vec::new(),
-            urgencies: Vec::new(),
-            levels: vec![Level::new(); count],
-            roots: Level::new(),
+            levels: vec![Level::default(); count],
+            roots: Level::default(),
             moved: None,
         }
     }
 
-    /// The next to be tried.
-    pub(crate) fn next(&mut self) -> Option<WaitingIx> {
-        if let Some(tenant) = self.moved.take() {
-            self.refresh(tenant);
+    /// The next to be tried. Whoever looks `refused` is passed over, and noted in `passed`: most
+    /// of a long queue, in long runs of one tenant.
+    pub(crate) fn next(
+        &mut self,
+        refused: impl Fn(u32) -> bool,
+        passed: &mut Vec<WaitingIx>,
+    ) -> Option<WaitingIx> {
+        loop {
+            if let Some(tenant) = self.moved.take() {
+                self.refresh(tenant);
+            }
+            while self.roots.first().is_none() {
+                self.classes = self.classes.checked_sub(1)?;
+                self.seat();
+            }
+            let (tenant, until) = self.winner()?;
+            self.moved = Some(tenant);
+            let line = &mut self.lines[tenant.index()];
+            let first = line.next;
+            let mut found = None;
+            // Its share stays as it is, so it goes on until another's next gang is more urgent.
+            while found.is_none()
+                && line.next < line.end
+                && (line.next == first || self.all.urgencies[line.next] < until)
+            {
+                if !refused(self.all.looks[line.next]) {
+                    found = Some(self.all.gangs[line.next]);
+                }
+                line.next += 1;
+            }
+            let end = line.next - usize::from(found.is_some());
+            passed.extend_from_slice(&self.all.gangs[first..end]);
+            if found.is_some() {
+                return found;
+            }
         }
-        while self.roots.is_empty() {
-            self.classes = self.classes.checked_sub(1)?;
-            self.seat();
-        }
-        let mut winner = self.roots.peek()?.0.2;
-        let mut tenant = None;
-        while let Player::Below(below) = winner {
-            tenant = Some(below);
-            winner = self.levels[below.index()].peek()?.0.2;
-        }
-        let tenant = tenant?;
-        let line = &mut self.lines[tenant.index()];
-        let rank = *self.gangs.get(line.next)?;
-        line.next += 1;
-        self.moved = Some(tenant);
-        Some(self.order.row(rank).gang)
     }
 
     /// Counts what the tenant whose gang was next was just given.
@@ -203,61 +337,48 @@ impl<'a, 'b> Queue<'a, 'b> {
         self.shares.charge(tenant, has);
     }
 
+    /// Whose gang is next, and the urgency below which its gangs go on being so.
+    fn winner(&self) -> Option<(TenantIx, Rank)> {
+        let (mut level, mut tenant, mut until) = (&self.roots, None, Rank::MAX);
+        loop {
+            until = until.min(level.until());
+            match level.first()?.2 {
+                Player::Own => return Some((tenant?, until)),
+                Player::Below(below) => {
+                    tenant = Some(below);
+                    level = &self.levels[below.index()];
+                }
+            }
+        }
+    }
+
     /// Lets the gangs of one class priority play.
     fn seat(&mut self) {
-        let order = self.order;
-        let left = self.left;
-        let ranks = order.classes[self.classes].iter().copied();
-        let ranks = || {
-            let ranks = ranks.clone();
-            ranks.filter(|rank| left[order.row(*rank).gang.index()])
-        };
         self.lines.fill(Line::default());
-        for rank in ranks() {
-            self.lines[order.row(rank).tenant.index()].end += 1;
+        for (tenant, line) in &self.all.classes[self.classes] {
+            self.lines[tenant.index()] = *line;
         }
-        let mut sum = 0;
-        for line in &mut self.lines {
-            let count = std::mem::replace(&mut line.end, sum);
-            line.next = sum;
-            sum += count;
-        }
-        self.urgencies.clear();
-        self.urgencies.resize(sum, 0);
-        for rank in ranks() {
-            let line = &mut self.lines[order.row(rank).tenant.index()];
-            self.urgencies[line.end] = rank;
-            line.end += 1;
-        }
-        self.gangs.clone_from(&self.urgencies);
-        for line in &self.lines {
-            // Stable: equal priorities keep their order.
-            let own = &mut self.gangs[line.next..line.end];
-            own.sort_by_key(|rank| Reverse(order.row(*rank).priority));
-        }
-        for tenant in from_the_leaves(&self.snapshot.tenants) {
-            let own = self.own(tenant);
-            self.levels[tenant.index()].extend(own);
-            let stands = self.stands(tenant);
-            self.above(tenant).extend(stands);
+        for &tenant in &self.order.from_the_leaves {
+            if let Some(own) = self.own(tenant) {
+                self.levels[tenant.index()].push(own);
+            }
+            if let Some(stands) = self.stands(tenant) {
+                self.above(tenant).push(stands);
+            }
         }
     }
 
     /// How a tenant stands with its own jobs.
-    fn own(&self, tenant: TenantIx) -> Option<Reverse<(Share, Rank, Player)>> {
+    fn own(&self, tenant: TenantIx) -> Option<Standing> {
         let line = self.lines[tenant.index()];
-        let next = self.urgencies[line.next..line.end].first()?;
-        Some(Reverse((self.shares.alone(tenant), *next, Player::Own)))
+        let next = self.all.urgencies[line.next..line.end].first()?;
+        Some((self.shares.alone(tenant), *next, Player::Own))
     }
 
     /// How a tenant stands with everything below it.
-    fn stands(&self, tenant: TenantIx) -> Option<Reverse<(Share, Rank, Player)>> {
-        let Reverse((_, next, _)) = self.levels[tenant.index()].peek()?;
-        Some(Reverse((
-            self.shares.of(tenant),
-            *next,
-            Player::Below(tenant),
-        )))
+    fn stands(&self, tenant: TenantIx) -> Option<Standing> {
+        let (_, next, _) = self.levels[tenant.index()].first()?;
+        Some((self.shares.of(tenant), *next, Player::Below(tenant)))
     }
 
     fn above(&mut self, tenant: TenantIx) -> &mut Level {
@@ -271,22 +392,12 @@ impl<'a, 'b> Queue<'a, 'b> {
     /// Puts the winner, and every one above it, where it now stands.
     fn refresh(&mut self, tenant: TenantIx) {
         let own = self.own(tenant);
-        replace_first(&mut self.levels[tenant.index()], own);
+        self.levels[tenant.index()].replace_first(own);
         let tenants = &self.snapshot.tenants;
         for (ix, _) in ancestry(tenants, tenant) {
             let stands = self.stands(ix);
-            replace_first(self.above(ix), stands);
+            self.above(ix).replace_first(stands);
         }
-    }
-}
-
-fn replace_first(level: &mut Level, by: Option<Reverse<(Share, Rank, Player)>>) {
-    match (by, level.peek_mut()) {
-        (Some(by), Some(mut first)) => *first = by,
-        (None, Some(first)) => {
-            std::collections::binary_heap::PeekMut::pop(first);
-        }
-        (_, None) => {}
     }
 }
 

@@ -144,19 +144,42 @@ impl<'a> Ledger<'a> {
             jobs: BTreeSet::new(),
         };
         ledger.put_rows();
-        for (held, counted) in snapshot.held.iter().zip(counted(snapshot)) {
-            let place = held.place(snapshot);
-            ledger.add(held.tenant, place, counted, held.gang.job);
-        }
-        for hold in &snapshot.holds {
-            ledger.add(
-                hold.tenant,
-                hold.place(snapshot),
-                hold.resources,
-                hold.gang.job,
-            );
-        }
+        let held = snapshot.held.iter().zip(counted(snapshot));
+        let held = held.map(|(row, counted)| {
+            let place = row.place(snapshot);
+            (row.tenant, place, counted, row.gang.job)
+        });
+        let holds = snapshot.holds.iter().map(|hold| {
+            let place = hold.place(snapshot);
+            (hold.tenant, place, hold.resources, hold.gang.job)
+        });
+        ledger.add_all(held.chain(holds));
         ledger
+    }
+
+    /// Enters what is held, the sums of each tenant at once.
+    fn add_all(&mut self, held: impl Iterator<Item = (TenantIx, Place, Resources, Uid)>) {
+        let mut sums = vec![0_u64; self.lines.len()];
+        for (tenant, place, what, job) in held {
+            if tenant.index() >= self.tenants.len() {
+                continue;
+            }
+            for (measure, counted) in self.measures.iter().enumerate() {
+                if counted.counts(place) {
+                    let sum = &mut sums[self.slot(tenant, measure)];
+                    *sum = sum.saturating_add(counted.amount(what));
+                }
+            }
+            self.start(tenant, job);
+        }
+        for tenant in (0..).map(TenantIx).take(self.tenants.len()) {
+            for measure in 0..self.measures.len() {
+                let sum = sums[self.slot(tenant, measure)];
+                if sum > 0 {
+                    self.shift_one(tenant, measure, sum, u64::saturating_add);
+                }
+            }
+        }
     }
 
     /// What `tenant` has left of its own nominal quota in `place`, whoever uses it meanwhile; the
@@ -238,6 +261,11 @@ impl<'a> Ledger<'a> {
     /// Enters what `tenant` holds in `place` for a gang of `job`.
     pub fn add(&mut self, tenant: TenantIx, place: Place, what: Resources, job: Uid) {
         self.keep(tenant, place, what);
+        self.start(tenant, job);
+    }
+
+    /// Enters a job that runs.
+    fn start(&mut self, tenant: TenantIx, job: Uid) {
         for (ix, node) in ancestry(self.tenants, tenant) {
             // Where nobody limits them, nobody asks how many they are.
             if node.running_jobs.is_some() && self.jobs.insert((ix, job)) {
@@ -446,6 +474,11 @@ impl<'a> Ledger<'a> {
             let counted = self.jobs.contains(&(ix, job));
             (!counted && running >= limit).then_some((ix, running, limit))
         })
+    }
+
+    /// True when somebody upward limits running jobs.
+    pub(crate) fn limits_jobs(&self, tenant: TenantIx) -> bool {
+        ancestry(self.tenants, tenant).any(|(_, node)| node.running_jobs.is_some())
     }
 
     /// The line of the nearest node above that has a row.

@@ -95,28 +95,21 @@ pub(crate) fn slots(
     blocks: &Blocks,
     kinds: &Kinds,
 ) -> Vec<Slot> {
-    let mut aged: Vec<WaitingIx> = (0..)
-        .map(WaitingIx)
-        .zip(&snapshot.waiting)
-        .filter(|(_, gang)| !gang.suspended && snapshot.now.since(gang.submitted) > PATIENCE)
-        .map(|(ix, _)| ix)
-        .collect();
-    aged.sort_by_key(|ix| {
-        let gang = &snapshot.waiting[ix.index()];
-        (gang.submitted, gang.gang)
-    });
     let mut known = Known::new(snapshot, ledger);
     let mut chosen: Vec<Slot> = Vec::new();
     let mut taken: BTreeSet<(ClassIx, FlavorIx)> = BTreeSet::new();
-    let mut tried = BTreeSet::new();
-    for ix in aged {
-        if chosen.len() == MAX_SLOTS || tried.len() == MAX_TRIES {
+    // There are no more kinds than looks.
+    let (mut tried, mut tries) = (vec![false; kinds.looks().len()], 0);
+    for ix in aged(snapshot) {
+        if chosen.len() == MAX_SLOTS || tries == MAX_TRIES {
             break;
         }
         // Of gangs that are alike only the oldest matters: it gets one, or none of them can.
-        if !tried.insert(kinds.of(ix).kind) {
+        let kind = kinds.of(ix).kind as usize;
+        if snapshot.waiting[ix.index()].suspended || std::mem::replace(&mut tried[kind], true) {
             continue;
         }
+        tries += 1;
         let gang = &snapshot.waiting[ix.index()];
         // A slot is in one pool, and may be where others do not let it go.
         if choice(snapshot, gang).minds_others() {
@@ -143,6 +136,22 @@ pub(crate) fn slots(
         }
     }
     chosen
+}
+
+/// Gangs that have waited for too long, the oldest first.
+fn aged(snapshot: &Snapshot) -> impl Iterator<Item = WaitingIx> {
+    let age = |gang: &Waiting| (gang.submitted, gang.gang);
+    let mut order: Vec<WaitingIx> = Vec::new();
+    if !snapshot.waiting.is_sorted_by_key(age) {
+        order.extend((0..).map(WaitingIx).take(snapshot.waiting.len()));
+        order.sort_by_key(|ix| age(&snapshot.waiting[ix.index()]));
+    }
+    let all = (0..).map(WaitingIx).take(snapshot.waiting.len());
+    let all = all.map(move |ix| order.get(ix.index()).copied().unwrap_or(ix));
+    all.take_while(|ix| {
+        let waits = snapshot.now.since(snapshot.waiting[ix.index()].submitted);
+        waits > PATIENCE
+    })
 }
 
 /// An end: when, whether that is known or guessed, and which placement it is.

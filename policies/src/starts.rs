@@ -3,13 +3,14 @@
 //! Owns the estimate over a queue: room comes free as what holds it ends, and goes to those before
 //! a gang first. Never decides anything, and promises nothing: a slot does.
 
-use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 
 use crate::decide::Round;
-use crate::model::{Cause, Estimate, FlavorIx, Held, Shared, Snapshot, WaitingIx};
+use crate::model::{Cause, Estimate, Held, Shared, Snapshot, WaitingIx};
+use crate::place::Asked;
 use crate::shapes;
 
 /// Work that has run for so long is taken to run for this part of it again, at the soonest: of run
@@ -64,44 +65,30 @@ fn end(snapshot: &Snapshot, held: &Held) -> (UnixMillis, Option<UnixMillis>) {
     (last.map_or(soonest, |last| last.min(soonest)), last)
 }
 
+/// What gangs wait for that look alike.
+#[derive(Clone)]
+struct Wait {
+    need: MilliGpus,
+    asked: Rc<Asked>,
+}
+
 /// Estimates for a queue, asked for in its order.
 pub(crate) struct Starts {
-    streams: BTreeMap<FlavorIx, Stream>,
+    /// By flavor; none where no pool has it, and before anybody waits for room.
+    streams: Vec<Option<Stream>>,
     /// By look: whether room is what is waited for, and for which reasons that was looked at.
-    waits: Vec<Option<(usize, bool)>>,
+    for_room: Vec<Option<(usize, bool)>>,
+    /// By look.
+    waits: Vec<Option<Wait>>,
 }
 
 impl Starts {
     pub(crate) fn new(round: &Round<'_>) -> Self {
-        let snapshot = round.snapshot;
-        let mut streams: BTreeMap<FlavorIx, Stream> = BTreeMap::new();
-        for pool in &snapshot.pools {
-            let free = shapes::free(&pool.shapes).gpus;
-            let stream = streams.entry(pool.flavor).or_insert(Stream {
-                free: MilliGpus::ZERO,
-                freed: Vec::new(),
-                last: Some(snapshot.now),
-                ahead: [MilliGpus::ZERO; MAGNITUDES],
-            });
-            stream.free = stream.free.saturating_add(free);
-        }
-        let mut ends: Vec<_> = snapshot
-            .held
-            .iter()
-            .map(|held| (end(snapshot, held), held.flavor, held.resources.gpus))
-            .collect();
-        ends.sort_unstable();
-        for ((soonest, last), flavor, gpus) in ends {
-            let Some(stream) = streams.get_mut(&flavor) else {
-                continue;
-            };
-            let sum = stream.freed.last().map_or(stream.free, |(_, sum)| *sum);
-            stream.freed.push((soonest, sum.saturating_add(gpus)));
-            stream.last = stream.last.zip(last).map(|(one, other)| one.max(other));
-        }
+        let looks = round.kinds.looks().len();
         Self {
-            streams,
-            waits: vec![None; round.kinds.looks().len()],
+            streams: Vec::new(),
+            for_room: vec![None; looks],
+            waits: vec![None; looks],
         }
     }
 
@@ -114,35 +101,51 @@ impl Starts {
     ) -> Option<Estimate> {
         // A slot is a promise of the latest start, and not of the soonest.
         let slot = round.slot_of(ix).map(|slot| slot.start);
-        if !self.is_for_room(round.kinds.look(ix), reasons) {
+        let look = round.kinds.look(ix);
+        if !self.is_for_room(look, reasons) {
             return slot;
         }
-        let gang = round.gang(ix);
-        let need = gang.shape.gpus(&gang.shape.least());
-        let asked = round.asked(ix);
+        if self.streams.is_empty() {
+            self.streams = streams(round.snapshot);
+        }
+        if self.waits[look].is_none() {
+            let gang = round.gang(ix);
+            self.waits[look] = Some(Wait {
+                need: gang.shape.gpus(&gang.shape.least()),
+                asked: round.asked(ix),
+            });
+        }
+        let Some(own) = self.again(look) else {
+            return slot;
+        };
+        Some(Estimate {
+            earliest: slot.map_or(own.earliest, |slot| slot.earliest.min(own.earliest)),
+            latest: slot.map_or(own.latest, |slot| slot.latest),
+        })
+    }
+
+    /// The same for one that looks like an earlier one, waits for the same and has no slot.
+    pub(crate) fn again(&mut self, look: usize) -> Option<Estimate> {
+        let Wait { need, asked } = self.waits[look].as_ref()?;
         let soonest = asked.flavors.iter().filter_map(|flavor| {
-            let stream = self.streams.get(flavor)?;
-            let earliest = stream.when(stream.wanted(need))?;
+            let stream = self.streams.get(flavor.index())?.as_ref()?;
+            let earliest = stream.when(stream.wanted(*need))?;
             // Whoever ends last has left room for all, if it is enough for this many.
             Some((earliest, *flavor, stream.last))
         });
-        let Some((earliest, flavor, latest)) = soonest.min() else {
-            return slot;
-        };
-        if let Some(stream) = self.streams.get_mut(&flavor) {
-            let ahead = &mut stream.ahead[magnitude(need)];
-            *ahead = ahead.saturating_add(need);
+        let (earliest, flavor, latest) = soonest.min()?;
+        if let Some(stream) = &mut self.streams[flavor.index()] {
+            let ahead = &mut stream.ahead[magnitude(*need)];
+            *ahead = ahead.saturating_add(*need);
         }
-        Some(Estimate {
-            earliest: slot.map_or(earliest, |slot| slot.earliest.min(earliest)),
-            latest: slot.map_or(latest, |slot| slot.latest),
-        })
+        Some(Estimate { earliest, latest })
     }
+
     /// True when room is what is waited for, and will come: looked at once for gangs that look
     /// alike and share their reasons.
-    fn is_for_room(&mut self, look: usize, reasons: &Shared<Vec<Cause>>) -> bool {
+    pub(crate) fn is_for_room(&mut self, look: usize, reasons: &Shared<Vec<Cause>>) -> bool {
         let address = reasons.address();
-        if let Some((of, known)) = self.waits[look]
+        if let Some((of, known)) = self.for_room[look]
             && of == address
         {
             return known;
@@ -161,7 +164,38 @@ impl Starts {
                 && matches!(cause.reason, Reason::NeverPlaceable | Reason::ExceedsQuota)
         };
         let waits = reasons.iter().any(for_room) && !reasons.iter().any(never);
-        self.waits[look] = Some((address, waits));
+        self.for_room[look] = Some((address, waits));
         waits
     }
+}
+
+/// What comes free of each flavor, and when.
+fn streams(snapshot: &Snapshot) -> Vec<Option<Stream>> {
+    let mut streams: Vec<Option<Stream>> = snapshot.flavors.iter().map(|_| None).collect();
+    for pool in &snapshot.pools {
+        let free = shapes::free(&pool.shapes).gpus;
+        let stream = streams[pool.flavor.index()].get_or_insert_with(|| Stream {
+            free: MilliGpus::ZERO,
+            freed: Vec::new(),
+            last: Some(snapshot.now),
+            ahead: [MilliGpus::ZERO; MAGNITUDES],
+        });
+        stream.free = stream.free.saturating_add(free);
+    }
+    for held in &snapshot.held {
+        if let Some(Some(stream)) = streams.get_mut(held.flavor.index()) {
+            let (soonest, last) = end(snapshot, held);
+            stream.freed.push((soonest, held.resources.gpus));
+            stream.last = stream.last.zip(last).map(|(one, other)| one.max(other));
+        }
+    }
+    for stream in streams.iter_mut().flatten() {
+        stream.freed.sort_unstable_by_key(|(at, _)| *at);
+        let mut sum = stream.free;
+        for (_, freed) in &mut stream.freed {
+            sum = sum.saturating_add(*freed);
+            *freed = sum;
+        }
+    }
+    streams
 }

@@ -53,10 +53,11 @@ impl Preemptions {
     /// Takes what is held out of the pools' rows.
     pub(crate) fn new(snapshot: &Snapshot, pools: &mut [crate::pools::PoolState]) -> Self {
         let held_for: BTreeSet<GangId> = snapshot.holds.iter().map(|hold| hold.gang).collect();
-        let waiting = snapshot.waiting.iter().map(|row| row.gang);
+        let waiting = (!held_for.is_empty()).then_some(&snapshot.waiting);
+        let waiting = waiting.into_iter().flatten().map(|row| row.gang);
         let waiting = waiting.zip((0..).map(WaitingIx));
         let waiting: BTreeMap<GangId, WaitingIx> = waiting
-            .filter(|(gang, _)| !held_for.is_empty() && held_for.contains(gang))
+            .filter(|(gang, _)| held_for.contains(gang))
             .collect();
         let mut own = Self {
             taken: holds::spoken_for(snapshot),
@@ -85,6 +86,12 @@ impl Preemptions {
     /// The hold of a gang, or what was decided for it in this round.
     pub(crate) fn waits_for_room(&self, ix: WaitingIx) -> bool {
         self.owners.contains_key(&ix) || self.is_made(ix)
+    }
+
+    /// All gangs with a hold, or with one that was decided in this round.
+    pub(crate) fn waiting_for_room(&self) -> impl Iterator<Item = WaitingIx> {
+        let made = self.made.iter().map(|made| made.waiting);
+        self.owners.keys().copied().chain(made)
     }
 
     /// True when room was made for the gang in this round.
