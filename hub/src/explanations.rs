@@ -12,7 +12,7 @@ use meridian_api::kinds::federated_job::status::{Blocker, EstimatedStart, MAX_BL
 use meridian_api::quantity::{GpuQuantity, Time};
 use meridian_api::reasons::Reason;
 use meridian_api::units::UnixMillis;
-use meridian_policies::model::{Cause, Estimate, Plan, Shared, Snapshot};
+use meridian_policies::model::{Cause, Estimate, Plan, Reasons, Snapshot};
 use serde_json::{Value, json};
 
 use crate::deadlines::Deadlines;
@@ -38,7 +38,7 @@ impl Explained {
     /// What a plan said, in words.
     #[must_use]
     pub(crate) fn new(snapshot: &Snapshot, plan: &Plan, troubled: &[(GangId, Trouble)]) -> Self {
-        let mut distinct: BTreeMap<&Shared<Vec<Cause>>, Arc<Vec<Blocker>>> = BTreeMap::new();
+        let mut distinct: BTreeMap<&Reasons, Arc<Vec<Blocker>>> = BTreeMap::new();
         let mut explained = Self {
             revision: snapshot.revision,
             decided: snapshot.now,

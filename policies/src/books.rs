@@ -10,7 +10,7 @@
 //! from afar what a neighbour can only get near by.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use meridian_api::ids::GangId;
 use meridian_api::units::{MilliGpus, UnixMillis};
@@ -68,13 +68,11 @@ impl Books {
             if aged.is_empty() {
                 continue;
             }
-            let mut loans: BTreeMap<usize, BTreeMap<Option<TenantIx>, u64>> = BTreeMap::new();
-            for loan in tree.lend(&order, &aged, &mut rests) {
-                let of_entry = loans.entry(aged[loan.entry].at).or_default();
-                *of_entry.entry(loan.lender).or_default() += loan.amount;
-            }
-            for (entry, loans) in loans {
-                let next = with_loans(books.gpus[entry], &loans);
+            let mut loans = tree.lend(&order, &aged, &mut rests);
+            loans.sort_unstable_by_key(|loan| (loan.entry, loan.lender));
+            for loans in loans.chunk_by(|one, other| one.entry == other.entry) {
+                let entry = aged[loans[0].entry].at;
+                let next = with_loans(books.gpus[entry], loans);
                 if borrowed_of(&next) > borrowed_of(&books.lent[entry]) {
                     books.lent[entry] = next;
                 }
@@ -100,17 +98,20 @@ impl Books {
     }
 }
 
-fn with_loans(gpus: MilliGpus, loans: &BTreeMap<Option<TenantIx>, u64>) -> Vec<LedgerRow> {
-    let row = |(lender, amount): (&Option<TenantIx>, &u64)| LedgerRow {
-        role: Role::Borrowed,
-        lender: *lender,
-        gpus: MilliGpus(*amount),
+/// The rows of a placement that borrows; loans by lender.
+fn with_loans(gpus: MilliGpus, loans: &[Loan]) -> Vec<LedgerRow> {
+    let sum = |loans: &[Loan]| {
+        let amounts = loans.iter().map(|loan| loan.amount);
+        MilliGpus(amounts.fold(0_u64, u64::saturating_add))
     };
-    let borrowed = loans
-        .values()
-        .fold(0_u64, |sum, amount| sum.saturating_add(*amount));
-    let own = own_row(gpus.saturating_sub(MilliGpus(borrowed)));
-    own.into_iter().chain(loans.iter().map(row)).collect()
+    let own = own_row(gpus.saturating_sub(sum(loans)));
+    let lenders = loans.chunk_by(|one, other| one.lender == other.lender);
+    let lent = lenders.map(|loans| LedgerRow {
+        role: Role::Borrowed,
+        lender: loans[0].lender,
+        gpus: sum(loans),
+    });
+    own.into_iter().chain(lent).collect()
 }
 
 /// The row of what stands on its tenant's own quota.

@@ -12,7 +12,7 @@ use meridian_api::reasons::Reason;
 
 use crate::decide::Round;
 use crate::kinds::Kind;
-use crate::model::{Cause, Shared, Unplaced, WaitingIx};
+use crate::model::{Cause, Reasons, Shared, Unplaced, WaitingIx};
 use crate::quota::Reach;
 use crate::slots::Mask;
 use crate::starts::Starts;
@@ -61,7 +61,7 @@ fn say(
     {
         let told = Unplaced {
             waiting: ix,
-            reasons: vec![cause].into(),
+            reasons: vec![cause.into()].into(),
             start: Some(start),
         };
         return (told, false);
@@ -71,7 +71,7 @@ fn say(
     } else {
         let own = known.reasons(round, ix, look);
         match job_limit(round, gang) {
-            Some(limit) => sorted(own.iter().cloned().chain([limit])),
+            Some(limit) => sorted(own.iter().cloned().chain([limit.into()])),
             None => own,
         }
     };
@@ -84,8 +84,8 @@ fn say(
     (told, !round.ledger.limits_jobs(gang.tenant))
 }
 
-fn sorted(causes: impl Iterator<Item = Cause>) -> Shared<Vec<Cause>> {
-    let mut causes: Vec<Cause> = causes
+fn sorted(causes: impl Iterator<Item = Shared<Cause>>) -> Reasons {
+    let mut causes: Vec<Shared<Cause>> = causes
         .filter(|cause| cause.reason != Reason::PendingEvaluation)
         .collect();
     causes.sort();
@@ -94,7 +94,7 @@ fn sorted(causes: impl Iterator<Item = Cause>) -> Shared<Vec<Cause>> {
 
 /// What is said of all gangs that look alike.
 struct Said {
-    reasons: Shared<Vec<Cause>>,
+    reasons: Reasons,
     /// They wait for room.
     for_room: bool,
 }
@@ -103,12 +103,12 @@ struct Said {
 struct Known {
     /// By look, for gangs with nothing of their own.
     said: Vec<Option<Said>>,
-    suspended: Shared<Vec<Cause>>,
+    suspended: Reasons,
     /// By look, for gangs without a slot.
-    by_look: Vec<Option<Shared<Vec<Cause>>>>,
-    by_kind: BTreeMap<(Kind, Mask), Shared<Vec<Cause>>>,
+    by_look: Vec<Option<Reasons>>,
+    by_kind: BTreeMap<(Kind, Mask), Reasons>,
     /// Without what only some of those who ask so are told; sorted.
-    by_ask: BTreeMap<(u32, Mask), Shared<Vec<Cause>>>,
+    by_ask: BTreeMap<(u32, Mask), Reasons>,
     rooms: Rooms,
     families: Families,
 }
@@ -119,7 +119,7 @@ impl Known {
         let looks = round.kinds.looks().len();
         Self {
             said: (0..looks).map(|_| None).collect(),
-            suspended: vec![suspended].into(),
+            suspended: vec![suspended.into()].into(),
             by_look: vec![None; looks],
             by_kind: BTreeMap::new(),
             by_ask: BTreeMap::new(),
@@ -129,7 +129,7 @@ impl Known {
     }
 
     /// All that keeps gangs like this one, sorted; without what depends on the one job.
-    fn reasons(&mut self, round: &mut Round<'_>, ix: WaitingIx, look: usize) -> Shared<Vec<Cause>> {
+    fn reasons(&mut self, round: &mut Round<'_>, ix: WaitingIx, look: usize) -> Reasons {
         let owns_slot = round.slot_of(ix).is_some();
         if let Some(known) = self.by_look[look].as_ref().filter(|_| !owns_slot) {
             return Shared::clone(known);
@@ -147,7 +147,7 @@ impl Known {
         reasons
     }
 
-    fn of_kind(&mut self, round: &mut Round<'_>, ix: WaitingIx, mask: Mask) -> Shared<Vec<Cause>> {
+    fn of_kind(&mut self, round: &mut Round<'_>, ix: WaitingIx, mask: Mask) -> Reasons {
         let gang = round.gang(ix);
         let mut causes = quota::quota(round, ix, &self.families);
         if causes.is_empty() {
@@ -173,12 +173,20 @@ impl Known {
             let message = "not looked at yet".to_owned();
             causes.push(plain(Reason::PendingEvaluation, message));
         }
-        causes.reserve_exact(places.len());
-        causes.extend(places.iter().cloned());
-        // Two sorted parts, of which the first is short: a merge.
         causes.sort();
         causes.dedup();
-        causes.into()
+        let mut all = Vec::with_capacity(causes.len() + places.len());
+        let mut rest = places.as_slice();
+        for cause in causes.into_iter().map(Shared::from) {
+            let (before, after) = rest.split_at(rest.partition_point(|it| *it < cause));
+            all.extend_from_slice(before);
+            if after.first() != Some(&cause) {
+                all.push(cause);
+            }
+            rest = after;
+        }
+        all.extend_from_slice(rest);
+        all.into()
     }
 }
 

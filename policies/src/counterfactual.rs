@@ -22,8 +22,8 @@ pub use words::{describe, kind};
 
 use crate::decide::decide;
 use crate::model::{
-    Cause, ClusterIx, Contact, FlavorIx, Held, HeldIx, Plan, PoolIx, RegionIx, Snapshot, Standing,
-    WaitingIx,
+    Cause, ClusterIx, Contact, FlavorIx, Held, HeldIx, Plan, PoolIx, RegionIx, Shared, Snapshot,
+    Standing, WaitingIx,
 };
 use crate::rules::HOST;
 use crate::shapes;
@@ -120,13 +120,13 @@ fn held_ix(at: usize) -> HeldIx {
 /// why it waits; none when the next round admits it as it is. When none would start it at once and
 /// it could never start, those that would let it start some day.
 #[must_use]
-pub fn remedies(world: &Snapshot, ix: WaitingIx, reasons: &[Cause]) -> Vec<Remedy> {
+pub fn remedies(world: &Snapshot, ix: WaitingIx, reasons: &[Shared<Cause>]) -> Vec<Remedy> {
     if Bench::placed(world, ix).is_some() {
         // It only missed a round: what a slot kept has come free at its end.
         return Vec::new();
     }
     let mut found = Bench::new(world, ix).all();
-    let never = |cause: &Cause| {
+    let never = |cause: &Shared<Cause>| {
         matches!(
             cause.reason,
             Reason::NeverPlaceable | Reason::ExceedsQuota | Reason::NoMatchingFlavor

@@ -5,7 +5,7 @@
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Resources};
 
-use crate::fit::{Ground, HOST, fits_on, most_pods_on};
+use crate::fit::{Ground, HOST, fits_on, most_pods_of, most_pods_on};
 use crate::model::{Amounts, GangShape, RoleShape, Shape};
 use crate::rules::{Wishes, want};
 use crate::shapes;
@@ -161,15 +161,12 @@ fn role_shortage(
         (1, false, false) => "1 fits".to_owned(),
         (most, false, false) => format!("{most} fit"),
     };
-    let by_gpus = RoleShape {
-        per_pod: Resources {
-            gpus: each.gpus,
-            ..Resources::default()
-        },
-        ..role.clone()
+    let by_gpus = Resources {
+        gpus: each.gpus,
+        ..Resources::default()
     };
     let gpus_alone =
-        each.gpus > MilliGpus::ZERO && most_pods_on(tree, levels, &by_gpus, count) > most;
+        each.gpus > MilliGpus::ZERO && most_pods_of(tree, levels, (role, by_gpus), count) > most;
     let other = if gpus_alone {
         format!(
             " (GPUs alone would do for more; each needs {} too)",

@@ -11,7 +11,7 @@ use meridian_api::units::{MilliGpus, Resources};
 
 use crate::model::{GangShape, RoleShape, Shape, Take};
 use crate::packing::{Step, pack};
-use crate::pick::{Scope, most};
+use crate::pick::{Scope, Want, most};
 pub use crate::rules::HOST;
 use crate::rules::{Wishes, want};
 use crate::tree::{DomainIx, Tree};
@@ -242,15 +242,26 @@ pub(crate) fn most_pods(levels: &[String], shapes: &[Shape], role: &RoleShape, p
 
 /// The same on a tree that is there.
 pub(crate) fn most_pods_on(tree: &Tree, levels: &[String], role: &RoleShape, pods: u32) -> u32 {
+    most_pods_of(tree, levels, (role, role.per_pod), pods)
+}
+
+/// The same if its pods asked for `per_pod` each.
+pub(crate) fn most_pods_of(
+    tree: &Tree,
+    levels: &[String],
+    (role, per_pod): (&RoleShape, Resources),
+    pods: u32,
+) -> u32 {
     let Ok(want) = want(levels, role, pods, Wishes::Dropped) else {
         return 0;
     };
+    let want = Want { per_pod, ..want };
     if want.required > Scope::Pool || want.slice > 1 {
         return most(tree, levels.len(), &want);
     }
     let kinds = tree.kinds().iter().filter(|kind| kind.hosts > 0);
     let all = kinds.fold(0_u64, |sum, kind| {
-        let each = kind.free.times(role.per_pod).min(u64::from(pods));
+        let each = kind.free.times(per_pod).min(u64::from(pods));
         sum.saturating_add(each.saturating_mul(u64::from(kind.hosts)))
     });
     u32::try_from(all).unwrap_or(u32::MAX).min(pods)

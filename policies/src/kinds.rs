@@ -30,9 +30,44 @@ type Ask<'a> = (
     ChoiceIx,
 );
 
+/// A gang by where is kept what it asks for: those of one job, and mostly those like it, share
+/// their lists.
+#[derive(PartialEq, Eq)]
+struct Kept {
+    class: ClassIx,
+    standing: u32,
+    lists: [usize; 5],
+    choice: ChoiceIx,
+    rest: Rest,
+}
+
+impl std::hash::Hash for Kept {
+    /// Few words: of a million gangs this is most of what telling them apart costs.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let (tenant, gpus, job, cooling, max_runtime, is_suspended) = self.rest;
+        let lists = self.lists.iter();
+        state.write_usize(lists.fold(0_usize, |all, list| all.rotate_left(13) ^ list));
+        let (class, suspended) = (u64::from(self.class.0), u64::from(is_suspended));
+        state.write_u64((u64::from(tenant.0) << 32) | (class << 1) | suspended);
+        let runtime = max_runtime.map_or(u64::MAX, |most| most.0);
+        state.write_u64(gpus.0.rotate_left(32) ^ runtime);
+        if let Some(job) = job {
+            job.hash(state);
+        }
+        let rare = (self.standing, self.choice.0, cooling);
+        if rare != (0, 0, 0) {
+            rare.hash(state);
+        }
+    }
+}
+
 /// What makes a kind: tenant, what it asks for, GPUs of its job, its job where others matter, and
 /// whom it may not make go.
 type KindKey = (TenantIx, u32, MilliGpus, Option<Uid>, u32);
+
+/// What makes a look beside what it asks for: the rest of the kind, how long it runs at most, and
+/// whether it is suspended.
+type Rest = (TenantIx, MilliGpus, Option<Uid>, u32, Option<Millis>, bool);
 
 /// Gangs that look the same: of one kind, as long at most, and suspended all or none.
 #[derive(Clone, Copy, Debug)]
@@ -65,26 +100,12 @@ impl Kinds {
         let mut shapes = Shapes::default();
         let mut asks: Table<Ask<'_>> = Table::default();
         let mut kinds: Table<KindKey> = Table::default();
-        let mut looks: Table<(KindKey, Option<Millis>, bool)> = Table::default();
+        let mut looks: Table<(u32, Rest)> = Table::default();
+        let mut kept: Table<Kept> = Table::default();
         // Whom it may not make go is nobody else's matter.
         let mut spared: BTreeMap<Vec<Uid>, u32> = BTreeMap::from([(Vec::new(), 0)]);
         all.of.reserve_exact(snapshot.waiting.len());
         for (ix, gang) in (0..).map(WaitingIx).zip(&snapshot.waiting) {
-            let shape = shapes.ordinal(gang, blocks.standing(ix));
-            let ask = number(
-                &mut asks,
-                (
-                    gang.class,
-                    shape,
-                    &gang.flavors,
-                    &gang.regions,
-                    &gang.clusters,
-                    &gang.lacking,
-                    gang.choice,
-                ),
-            );
-            // Where others stand decides too, and which are others.
-            let job = minds_others(gang.choice).then_some(gang.gang.job);
             let cooling = if gang.evicted_by.is_empty() {
                 0
             } else {
@@ -92,15 +113,41 @@ impl Kinds {
                 let cooling = cooling(gang, snapshot.now);
                 *spared.entry(cooling).or_insert(next)
             };
-            let key = (gang.tenant, ask, gang.job_gpus, job, cooling);
-            let look = number(&mut looks, (key, gang.max_runtime, gang.suspended));
+            let rest: Rest = (
+                gang.tenant,
+                gang.job_gpus,
+                // Where others stand decides too, and which are others.
+                minds_others(gang.choice).then_some(gang.gang.job),
+                cooling,
+                gang.max_runtime,
+                gang.suspended,
+            );
+            let key = kept_at(gang, blocks.standing(ix), rest);
+            if let Some(look) = kept.get(&key) {
+                all.of.push(*look);
+                continue;
+            }
+            let shape = shapes.ordinal(gang, blocks.standing(ix));
+            let ask = (
+                gang.class,
+                shape,
+                gang.flavors.as_slice(),
+                gang.regions.as_slice(),
+                gang.clusters.as_slice(),
+                gang.lacking.as_slice(),
+                gang.choice,
+            );
+            let ask = number(&mut asks, ask);
+            let look = number(&mut looks, (ask, rest));
             if look as usize == all.looks.len() {
+                let kind = (rest.0, ask, rest.1, rest.2, rest.3);
                 all.looks.push(Look {
-                    kind: number(&mut kinds, key),
+                    kind: number(&mut kinds, kind),
                     ask,
                     shape,
                 });
             }
+            kept.insert(key, look);
             all.of.push(look);
         }
         (all.asks, all.shapes) = (asks.len(), shapes.by_value.len());
@@ -130,6 +177,24 @@ impl Kinds {
     /// How many asks and shapes there are.
     pub(crate) const fn counts(&self) -> (usize, usize) {
         (self.asks, self.shapes)
+    }
+}
+
+/// Where what a gang asks for is kept.
+fn kept_at(gang: &Waiting, standing: u32, rest: Rest) -> Kept {
+    let lists = [
+        gang.shape.address(),
+        gang.flavors.address(),
+        gang.regions.address(),
+        gang.clusters.address(),
+        gang.lacking.address(),
+    ];
+    Kept {
+        class: gang.class,
+        standing,
+        lists,
+        choice: gang.choice,
+        rest,
     }
 }
 

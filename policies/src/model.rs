@@ -400,13 +400,13 @@ pub struct Waiting {
     /// Suspended by a person.
     pub suspended: bool,
     /// Flavors it accepts, best first; empty accepts all.
-    pub flavors: Vec<Accepted>,
+    pub flavors: Shared<Vec<Accepted>>,
     /// Regions it may run in, in order of preference; empty allows all.
-    pub regions: Vec<RegionIx>,
+    pub regions: Shared<Vec<RegionIx>>,
     /// Clusters it may run in; empty allows all.
-    pub clusters: Vec<ClusterIx>,
+    pub clusters: Shared<Vec<ClusterIx>>,
     /// Clusters that lack what its job depends on or deny it, as their agents said.
-    pub lacking: Vec<Lacking>,
+    pub lacking: Shared<Vec<Lacking>>,
     /// What must start together.
     pub shape: Shared<GangShape>,
     /// GPUs of the whole job, for `gpus_per_job`.
@@ -517,10 +517,13 @@ pub struct Unplaced {
     /// Which of `waiting`.
     pub waiting: WaitingIx,
     /// All that apply, most actionable first; alike gangs share them.
-    pub reasons: Shared<Vec<Cause>>,
+    pub reasons: Reasons,
     /// When it may start, if what holds its room or quota says when it ends.
     pub start: Option<Estimate>,
 }
+
+/// Causes of which many gangs share some, and alike gangs all.
+pub type Reasons = Shared<Vec<Shared<Cause>>>;
 
 /// A span of instants in which something is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

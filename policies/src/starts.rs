@@ -9,7 +9,7 @@ use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 
 use crate::decide::Round;
-use crate::model::{Cause, Estimate, Held, Shared, Snapshot, WaitingIx};
+use crate::model::{Cause, Estimate, Held, Reasons, Shared, Snapshot, WaitingIx};
 use crate::place::Asked;
 use crate::shapes;
 
@@ -70,6 +70,8 @@ fn end(snapshot: &Snapshot, held: &Held) -> (UnixMillis, Option<UnixMillis>) {
 struct Wait {
     need: MilliGpus,
     asked: Rc<Asked>,
+    /// More is asked for before them than ever comes, and that only grows.
+    is_beyond: bool,
 }
 
 /// Estimates for a queue, asked for in its order.
@@ -97,7 +99,7 @@ impl Starts {
         &mut self,
         round: &mut Round<'_>,
         ix: WaitingIx,
-        reasons: &Shared<Vec<Cause>>,
+        reasons: &Reasons,
     ) -> Option<Estimate> {
         // A slot is a promise of the latest start, and not of the soonest.
         let slot = round.slot_of(ix).map(|slot| slot.start);
@@ -113,6 +115,7 @@ impl Starts {
             self.waits[look] = Some(Wait {
                 need: gang.shape.gpus(&gang.shape.least()),
                 asked: round.asked(ix),
+                is_beyond: false,
             });
         }
         let Some(own) = self.again(look) else {
@@ -126,31 +129,35 @@ impl Starts {
 
     /// The same for one that looks like an earlier one, waits for the same and has no slot.
     pub(crate) fn again(&mut self, look: usize) -> Option<Estimate> {
-        let Wait { need, asked } = self.waits[look].as_ref()?;
-        let soonest = asked.flavors.iter().filter_map(|flavor| {
+        let wait = self.waits[look].as_mut().filter(|it| !it.is_beyond)?;
+        let (need, flavors) = (wait.need, &wait.asked.flavors);
+        let soonest = flavors.iter().filter_map(|flavor| {
             let stream = self.streams.get(flavor.index())?.as_ref()?;
-            let earliest = stream.when(stream.wanted(*need))?;
+            let earliest = stream.when(stream.wanted(need))?;
             // Whoever ends last has left room for all, if it is enough for this many.
             Some((earliest, *flavor, stream.last))
         });
-        let (earliest, flavor, latest) = soonest.min()?;
+        let Some((earliest, flavor, latest)) = soonest.min() else {
+            wait.is_beyond = true;
+            return None;
+        };
         if let Some(stream) = &mut self.streams[flavor.index()] {
-            let ahead = &mut stream.ahead[magnitude(*need)];
-            *ahead = ahead.saturating_add(*need);
+            let ahead = &mut stream.ahead[magnitude(need)];
+            *ahead = ahead.saturating_add(need);
         }
         Some(Estimate { earliest, latest })
     }
 
     /// True when room is what is waited for, and will come: looked at once for gangs that look
     /// alike and share their reasons.
-    pub(crate) fn is_for_room(&mut self, look: usize, reasons: &Shared<Vec<Cause>>) -> bool {
+    pub(crate) fn is_for_room(&mut self, look: usize, reasons: &Reasons) -> bool {
         let address = reasons.address();
         if let Some((of, known)) = self.for_room[look]
             && of == address
         {
             return known;
         }
-        let for_room = |cause: &Cause| {
+        let for_room = |cause: &Shared<Cause>| {
             matches!(
                 cause.reason,
                 Reason::ReservedForOthers
@@ -159,7 +166,7 @@ impl Starts {
                     | Reason::BehindHigherPriority
             )
         };
-        let never = |cause: &Cause| {
+        let never = |cause: &Shared<Cause>| {
             cause.cluster.is_none()
                 && matches!(cause.reason, Reason::NeverPlaceable | Reason::ExceedsQuota)
         };

@@ -11,9 +11,9 @@ use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::model::{
     Accepted, Choice, ChoiceIx, Class, ClassIx, Cluster, ClusterFacts, ClusterIx, Contact,
-    Expected, Flavor, FlavorIx, GangShape, Held, LedgerRow, Measure, Pool, PoolFacts, PoolIx,
-    Quota, RegionIx, Role, RoleShape, Shape, Shared, Snapshot, Standing, Tenant, TenantIx, Use,
-    Waiting,
+    Expected, Flavor, FlavorIx, GangShape, Held, Lacking, LedgerRow, Measure, Pool, PoolFacts,
+    PoolIx, Quota, RegionIx, Role, RoleShape, Shape, Shared, Snapshot, Standing, Tenant, TenantIx,
+    Use, Waiting,
 };
 use meridian_policies::shapes;
 
@@ -94,8 +94,8 @@ impl Random {
 pub(crate) struct Template {
     class: ClassIx,
     shape: Shared<GangShape>,
-    flavors: Vec<Accepted>,
-    regions: Vec<RegionIx>,
+    flavors: Shared<Vec<Accepted>>,
+    regions: Shared<Vec<RegionIx>>,
     max_runtime: Millis,
 }
 
@@ -103,6 +103,9 @@ pub(crate) struct Template {
 pub(crate) struct World {
     pub(crate) snapshot: Snapshot,
     templates: Vec<Template>,
+    /// Clusters to which jobs are bound, and that lack something: none.
+    anywhere: Shared<Vec<ClusterIx>>,
+    nothing: Shared<Vec<Lacking>>,
     random: Random,
     next_job: u128,
 }
@@ -138,6 +141,8 @@ impl World {
         let mut world = Self {
             snapshot,
             templates,
+            anywhere: Shared::default(),
+            nothing: Shared::default(),
             random,
             next_job: 1,
         };
@@ -184,8 +189,8 @@ impl World {
             suspended: false,
             flavors: template.flavors.clone(),
             regions: template.regions.clone(),
-            clusters: Vec::new(),
-            lacking: Vec::new(),
+            clusters: self.anywhere.clone(),
+            lacking: self.nothing.clone(),
             job_gpus: template.shape.gpus(&template.shape.least()),
             shape: template.shape.clone(),
             next_epoch: Epoch::first(StoreGeneration(1)),
@@ -435,7 +440,7 @@ fn templates(sizes: Sizes, random: &mut Random) -> Vec<Template> {
         });
         let home = random.below_u32(sizes.regions);
         let regions = if random.below(3) == 0 {
-            Vec::new()
+            Shared::default()
         } else {
             let few = 1 + random.below_u32(4);
             let near = (0..few).map(|more| RegionIx((home + more) % sizes.regions));

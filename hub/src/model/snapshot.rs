@@ -16,8 +16,8 @@ use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
     Accepted, Budget, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx,
-    Held, Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Snapshot, Standing, Tenant, TenantIx,
-    Waiting,
+    Held, Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Shared, Snapshot, Standing, Tenant,
+    TenantIx, Waiting,
 };
 use meridian_policies::quota::rows_of;
 use meridian_policies::shapes;
@@ -492,7 +492,7 @@ fn ledger_rows(ordinals: &Ordinals, record: &PlacementRecord) -> Vec<LedgerRow> 
 }
 
 /// Clusters whose agents lately said that they lack what the job depends on, or deny it.
-fn lacking(ordinals: &Ordinals, job: &Job, now: UnixMillis) -> Vec<Lacking> {
+fn lacking(ordinals: &Ordinals, job: &Job, now: UnixMillis) -> Shared<Vec<Lacking>> {
     let known = job.progress.lacking.iter();
     let fresh = known.filter(|(_, lack)| lack.until > now);
     let row = fresh.filter_map(|(cluster, lack)| {
@@ -535,7 +535,7 @@ fn pausing(job: &Job, tried: &Tried, now: UnixMillis) -> Trouble {
 
 /// Flavors that the job accepts and the fleet has. A job whose every flavor is missing must not
 /// look like one that accepts all.
-fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Vec<Accepted>, Trouble> {
+fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Shared<Vec<Accepted>>, Trouble> {
     let wanted = &job.object.spec.placement.flavors;
     let there = wanted.iter().filter_map(|accepted| {
         let flavor = *ordinals.flavors.get(&accepted.name)?;
@@ -544,7 +544,7 @@ fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Vec<Accepted>, Tro
             speed: accepted.speed.0,
         })
     });
-    let there: Vec<Accepted> = there.collect();
+    let there: Shared<Vec<Accepted>> = there.collect();
     if there.is_empty() && !wanted.is_empty() {
         let names: Vec<&str> = wanted.iter().map(|flavor| flavor.name.as_str()).collect();
         let names = names.join(" or ");

@@ -10,7 +10,9 @@ use meridian_api::kinds::price_book::PriceBookSpec;
 use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::reasons::Reason;
 use meridian_policies::counterfactual::{self, Effect, Remedy};
-use meridian_policies::model::{Cause, Estimate, Placed, Plan, Snapshot, Unplaced, WaitingIx};
+use meridian_policies::model::{
+    Cause, Estimate, Placed, Plan, Shared, Snapshot, Unplaced, WaitingIx,
+};
 use meridian_proto::v1;
 
 use super::{Reply, Work, age, fleet, reason};
@@ -157,7 +159,12 @@ pub(super) fn start(estimate: Estimate) -> v1::Start {
 }
 
 /// What would admit the gang that the plan left, tried in the world after it.
-fn remedies(snapshot: &Snapshot, plan: &Plan, gang: GangId, causes: &[Cause]) -> Vec<v1::Remedy> {
+fn remedies(
+    snapshot: &Snapshot,
+    plan: &Plan,
+    gang: GangId,
+    causes: &[Shared<Cause>],
+) -> Vec<v1::Remedy> {
     let Some(world) = counterfactual::after(snapshot, plan) else {
         return Vec::new();
     };

@@ -12,7 +12,7 @@
 //! alone, as runs get old enough to be stopped: what is refused is then asked again each minute.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use meridian_api::ids::Epoch;
 use meridian_api::kinds::workload_class::Preemption as Manner;
@@ -28,7 +28,10 @@ use crate::trace::HostsUp;
 use crate::world::{Gangs, World};
 use crate::yielding::Yielding;
 
+mod refused;
 mod rounds;
+
+use refused::Refused;
 
 /// Restarts of one gang: a fleet that loses a gang so often does nothing else.
 const MAX_ATTEMPTS: u32 = 10_000;
@@ -195,7 +198,7 @@ struct Engine<'a> {
     steps: &'a [HostsUp],
     stepped: usize,
     /// Kinds that the last round refused, and why, as long as nothing has become free since.
-    refused: BTreeMap<u32, Reason>,
+    refused: Refused,
     /// Something may be placed.
     due: bool,
     next_round: UnixMillis,
@@ -272,7 +275,7 @@ impl<'a> Engine<'a> {
             arrived: 0,
             steps,
             stepped: 0,
-            refused: BTreeMap::new(),
+            refused: Refused::new(gangs.kinds.len()),
             due: false,
             next_round: begin,
             touched: vec![true; world.empty.pools.len()],
@@ -429,10 +432,10 @@ impl<'a> Engine<'a> {
         let meters = &mut self.outcome.meters;
         meters.tenants[kind.tenant.index()].waiting += kind.gpus.0;
         meters.demand_changed();
-        match self.refused.get(&self.gangs.list[gang as usize].kind) {
+        match self.refused.get(self.gangs.list[gang as usize].kind) {
             Some(reason) if self.options.rounds == Rounds::WhenNeeded => {
-                meters.block(*reason, kind.tenant, kind.gpus);
-                self.outcome.runs[gang as usize].reason = Some(*reason);
+                meters.block(reason, kind.tenant, kind.gpus);
+                self.outcome.runs[gang as usize].reason = Some(reason);
             }
             Some(_) | None => self.due = true,
         }

@@ -13,8 +13,8 @@ use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
     Accepted, ChoiceIx, Class, ClassIx, ClassRule, Cluster, ClusterFacts, ClusterIx, Contact,
-    Expected, Flavor, FlavorIx, GangShape, Pool, PoolFacts, RegionIx, RoleShape, Shared, Snapshot,
-    Tenant, TenantIx, Use, Waiting,
+    Expected, Flavor, FlavorIx, GangShape, Lacking, Pool, PoolFacts, RegionIx, RoleShape, Shared,
+    Snapshot, Tenant, TenantIx, Use, Waiting,
 };
 use meridian_policies::quota::rows_of;
 
@@ -56,8 +56,11 @@ pub(crate) struct Kind {
     pub(crate) class: ClassIx,
     pub(crate) priority: i32,
     pub(crate) max_runtime: Option<Millis>,
-    pub(crate) flavors: Vec<(FlavorIx, u32)>,
-    pub(crate) regions: Vec<RegionIx>,
+    pub(crate) accepted: Shared<Vec<Accepted>>,
+    pub(crate) regions: Shared<Vec<RegionIx>>,
+    /// Clusters to which it is bound, and that lack something: none.
+    anywhere: Shared<Vec<ClusterIx>>,
+    nothing: Shared<Vec<Lacking>>,
     pub(crate) shape: Shared<GangShape>,
     pub(crate) gpus: MilliGpus,
     /// How often it saves its work.
@@ -251,7 +254,10 @@ impl World {
         }
         let flavors = job.flavors.iter().map(|(name, speed)| {
             let flavor = find(&self.flavors, "flavor", name).map_err(|m| ("flavor", m))?;
-            Ok((*flavor, *speed))
+            Ok(Accepted {
+                flavor: *flavor,
+                speed: *speed,
+            })
         });
         let regions = job.regions.iter();
         let regions = regions
@@ -262,8 +268,10 @@ impl World {
             class: ClassIx(position),
             priority: job.priority,
             max_runtime: job.max_runtime.or(own),
-            flavors: flavors.collect::<Result<_, _>>()?,
+            accepted: flavors.collect::<Result<_, _>>()?,
             regions: regions.collect::<Result<_, _>>()?,
+            anywhere: Shared::default(),
+            nothing: Shared::default(),
             shape: shape_of(job).into(),
             gpus,
             checkpoint: job.checkpoint,
@@ -404,10 +412,6 @@ impl Gangs {
     pub(crate) fn waiting(&self, gang: u32, epoch: Epoch) -> Waiting {
         let row = &self.list[gang as usize];
         let kind = &self.kinds[row.kind as usize];
-        let accepted = kind.flavors.iter().map(|(flavor, speed)| Accepted {
-            flavor: *flavor,
-            speed: *speed,
-        });
         Waiting {
             gang: row.id,
             job: String::new(),
@@ -418,10 +422,10 @@ impl Gangs {
             finish_by: row.finish_by,
             max_runtime: kind.max_runtime,
             suspended: false,
-            flavors: accepted.collect(),
+            flavors: kind.accepted.clone(),
             regions: kind.regions.clone(),
-            clusters: Vec::new(),
-            lacking: Vec::new(),
+            clusters: kind.anywhere.clone(),
+            lacking: kind.nothing.clone(),
             shape: kind.shape.clone(),
             job_gpus: kind.gpus,
             next_epoch: epoch,

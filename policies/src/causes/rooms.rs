@@ -18,7 +18,8 @@ use crate::diagnosis::{Site, amount, cards, diagnose};
 use crate::fit::{Ground, fit, fits_on};
 use crate::kinds::Fold;
 use crate::model::{
-    Accepted, Amounts, Cause, ClusterIx, Contact, FlavorIx, PoolIx, Snapshot, Waiting, WaitingIx,
+    Accepted, Amounts, Cause, ClusterIx, Contact, FlavorIx, PoolIx, Shared, Snapshot, Waiting,
+    WaitingIx,
 };
 use crate::shapes;
 use crate::slots::{Mask, Slot};
@@ -31,15 +32,16 @@ enum Room {
     /// It could not hold it even when empty.
     Never,
     /// It could, and why it does not; `None` when it has room (then quota keeps the gang out).
-    Could(Option<Cause>),
+    Could(Option<Shared<Cause>>),
 }
 
 /// A pool at the round's start, and with every host empty.
 struct Grounds {
     start: Ground<'static>,
     empty: Ground<'static>,
-    /// What all hosts have in all.
+    /// What all hosts have in all, and what is free of it at the start.
     total: Resources,
+    free: MilliGpus,
 }
 
 /// What clusters and pools say, at the end of the round.
@@ -50,12 +52,12 @@ pub(super) struct Rooms {
     free: Vec<Option<Resources>>,
     /// By shape.
     known: Table<(u32, PoolIx), Room>,
-    kept: Table<(u32, PoolIx, Mask), Option<Cause>>,
+    kept: Table<(u32, PoolIx, Mask), Option<Shared<Cause>>>,
     /// Whether a shape fits in pools that look the same when they are empty.
     fits: Table<(u32, u64, usize), bool>,
     /// Lists of flavors, and what clusters say that have none of them.
-    lists: BTreeMap<Vec<Accepted>, u32>,
-    strangers: Table<(u32, ClusterIx), Cause>,
+    lists: BTreeMap<Shared<Vec<Accepted>>, u32>,
+    strangers: Table<(u32, ClusterIx), Shared<Cause>>,
 }
 
 impl Rooms {
@@ -83,7 +85,7 @@ impl Rooms {
         round: &mut Round<'_>,
         ix: WaitingIx,
         mask: Mask,
-    ) -> Vec<Cause> {
+    ) -> Vec<Shared<Cause>> {
         let (snapshot, gang) = (round.snapshot, round.gang(ix));
         let next = u32::try_from(self.lists.len()).unwrap_or(u32::MAX);
         let list = match self.lists.get(&gang.flavors) {
@@ -97,11 +99,12 @@ impl Rooms {
                 continue;
             }
             allowed += 1;
-            causes.extend(closed(cluster, cluster_ix));
-            causes.extend(lacks(gang, cluster_ix).map(|lacking| Cause {
+            causes.extend(closed(cluster, cluster_ix).into_iter().map(Shared::from));
+            let lacking = lacks(gang, cluster_ix).map(|lacking| Cause {
                 cluster: Some(cluster_ix),
                 ..plain(lacking.reason, lacking.message.clone())
-            }));
+            });
+            causes.extend(lacking.map(Shared::from));
             let mut flavor_matches = false;
             for at in 0..self.pools_of[cluster_ix.index()].len() {
                 let pool_ix = self.pools_of[cluster_ix.index()][at];
@@ -110,11 +113,11 @@ impl Rooms {
                     Err(Barred::Flavor) => {}
                     Err(Barred::Class) => {
                         flavor_matches = true;
-                        causes.push(other_class(round, gang, pool_ix));
+                        causes.push(other_class(round, gang, pool_ix).into());
                     }
                     Err(barred) => {
                         flavor_matches = true;
-                        causes.push(words::barred(snapshot, gang, pool, barred));
+                        causes.push(words::barred(snapshot, gang, pool, barred).into());
                     }
                     Ok(_) => {
                         flavor_matches = true;
@@ -126,7 +129,8 @@ impl Rooms {
             if !flavor_matches {
                 let said = self.strangers.entry((list, cluster_ix));
                 let own = &self.pools_of[cluster_ix.index()];
-                let said = said.or_insert_with(|| no_flavor(snapshot, gang, cluster_ix, own));
+                let said =
+                    said.or_insert_with(|| no_flavor(snapshot, gang, cluster_ix, own).into());
                 causes.push(said.clone());
             }
         }
@@ -134,10 +138,10 @@ impl Rooms {
             let all = snapshot.clusters.len();
             let message =
                 format!("none of the {all} clusters is in a region and list that it allows");
-            causes.push(plain(Reason::NoMatchingFlavor, message));
+            causes.push(plain(Reason::NoMatchingFlavor, message).into());
         }
         if holding == 0 {
-            causes.extend(never(round, gang, &candidates));
+            causes.extend(never(round, gang, &candidates).map(Shared::from));
         }
         causes
     }
@@ -149,7 +153,7 @@ impl Rooms {
         ix: WaitingIx,
         pool: PoolIx,
         mask: Mask,
-        causes: &mut Vec<Cause>,
+        causes: &mut Vec<Shared<Cause>>,
     ) -> bool {
         let shape = round.kinds.of(ix).shape;
         if !self.known.contains_key(&(shape, pool)) {
@@ -167,7 +171,8 @@ impl Rooms {
         let known = self.kept.entry(key);
         let known = known.or_insert_with(|| {
             let by_slot = kept(round, ix, pool, mask);
-            by_slot.or_else(|| reserved(round, ix, pool))
+            let kept = by_slot.or_else(|| reserved(round, ix, pool));
+            kept.map(Shared::from)
         });
         causes.extend(known.clone());
         true
@@ -181,6 +186,7 @@ impl Rooms {
                 start: Ground::new(levels, rows).into_owned(),
                 empty: Ground::with(levels, rows, |row| row.allocatable).into_owned(),
                 total: shapes::allocatable(rows),
+                free: shapes::free(rows).gpus,
             }
         })
     }
@@ -202,7 +208,7 @@ impl Rooms {
                 return Room::Never;
             }
         }
-        Room::Could(self.no_room(round, ix, pool))
+        Room::Could(self.no_room(round, ix, pool).map(Shared::from))
     }
 
     /// Why the pool, which could hold the gang, does not.
@@ -227,7 +233,7 @@ impl Rooms {
         let found = site.lacks_room(&source.levels, gang, &least);
         let had_room = has_changed && fits_on(&mut grounds.start, &source.levels, gang, &least);
         let (reason, amounts, message) = if had_room {
-            let start = shapes::free(&source.shapes).gpus;
+            let start = grounds.free;
             let message = format!(
                 "{}; it had room with {} free, which gangs before it took",
                 found.message,

@@ -34,6 +34,12 @@ impl<T> From<T> for Shared<T> {
     }
 }
 
+impl<T> FromIterator<T> for Shared<Vec<T>> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        items.into_iter().collect::<Vec<T>>().into()
+    }
+}
+
 impl<T: Default> Default for Shared<T> {
     fn default() -> Self {
         T::default().into()

@@ -9,7 +9,8 @@ use meridian_policies::check::truth::{
 };
 use meridian_policies::check::{Violation, check};
 use meridian_policies::model::{
-    Budget, Cause, Contact, Plan, PoolIx, Role, SliceShape, Snapshot, TenantIx, Unplaced, WaitingIx,
+    Budget, Contact, Plan, PoolIx, Reasons, Role, SliceShape, Snapshot, TenantIx, Unplaced,
+    WaitingIx,
 };
 use meridian_policies::{decide, shapes};
 
@@ -57,7 +58,7 @@ fn a_gang_that_is_forgotten_or_named_twice_is_found() {
     );
     let silent = Unplaced {
         waiting: WaitingIx(1),
-        reasons: Vec::<Cause>::new().into(),
+        reasons: Reasons::default(),
         start: None,
     };
     let found = after(|_, plan| {

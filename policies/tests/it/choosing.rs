@@ -168,7 +168,7 @@ fn on_both(objective: Objective, mi300x: u32) -> (World, String) {
         flavor: FlavorIx(flavor),
         speed,
     };
-    world.0.waiting[0].flavors = vec![accept(0, 1000), accept(1, mi300x)];
+    world.0.waiting[0].flavors = vec![accept(0, 1000), accept(1, mi300x)].into();
     let cluster = cluster_of(&world, "job").expect("it fits in both");
     (world, cluster)
 }
@@ -199,7 +199,7 @@ fn a_pool_that_is_closed_to_a_class_says_so() {
     world.0.pools[2].classes.clear();
     let world = asking(world, "batch-goes-west", Choice::default());
     let mut world = asking(world, "batch-only-east", Choice::default());
-    world.0.waiting[1].clusters = vec![ClusterIx(0)];
+    world.0.waiting[1].clusters = vec![ClusterIx(0)].into();
     golden("choice_closed_to_class", &world);
 }
 
@@ -278,7 +278,7 @@ fn overflow_is_given_back_newest_first_when_the_first_group_frees() {
     assert_eq!(going(&[10, 99], 2), [10]);
     let mut world = overflowed(&[10, 30, 20], 4);
     world = asking(world, "waits", Choice::default());
-    world.0.waiting[0].clusters = vec![ClusterIx(0)];
+    world.0.waiting[0].clusters = vec![ClusterIx(0)].into();
     golden("choice_overflow_returns", &world);
 }
 
@@ -295,7 +295,7 @@ fn other_jobs_are_kept_away_from_or_near() {
     // One job runs in `west`, another waits first and goes there too.
     let mut world = asking(three_regions(), "indexer", Choice::default()).held(0, 8);
     world.0.held[0].cluster = ClusterIx(2);
-    world.0.waiting[0].clusters = vec![ClusterIx(1)];
+    world.0.waiting[0].clusters = vec![ClusterIx(1)].into();
     let world = asking(world, "apart", wish(JobRelation::Apart, "cluster"));
     let world = asking(
         world,
@@ -308,7 +308,7 @@ fn other_jobs_are_kept_away_from_or_near() {
         "together-in-east",
         wish(JobRelation::Together, "region"),
     );
-    world.0.waiting[4].clusters = vec![ClusterIx(0)];
+    world.0.waiting[4].clusters = vec![ClusterIx(0)].into();
     world.0.selectors = vec![Selector {
         namespace: "research".to_owned(),
         labels: [("app".to_owned(), "indexer".to_owned())].into(),
@@ -406,7 +406,7 @@ fn bill_of(change: impl FnOnce(&mut World)) -> Bill {
     };
     let mut world = asking(three_regions(), "job", choice);
     world.0.waiting[0].expected.runtime = Some(Millis(10 * HOUR));
-    world.0.waiting[0].clusters = vec![ClusterIx(2)];
+    world.0.waiting[0].clusters = vec![ClusterIx(2)].into();
     change(&mut world);
     let plan = decide(&world.0);
     plan.placements[0].score.bill

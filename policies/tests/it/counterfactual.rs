@@ -165,12 +165,12 @@ fn a_gang_hears_what_it_could_change() {
     };
     let world = two_regions()
         .job_with("in-one-rack", rack, |gang| {
-            gang.flavors = h100();
-            gang.regions = vec![RegionIx(0)];
+            gang.flavors = h100().into();
+            gang.regions = vec![RegionIx(0)].into();
         })
         .job_with("too-many-hosts", role(7, 8), |gang| {
-            gang.flavors = h100();
-            gang.clusters = vec![ClusterIx(0)];
+            gang.flavors = h100().into();
+            gang.clusters = vec![ClusterIx(0)].into();
         })
         .job_with("asleep", role(1, 8), |gang| gang.suspended = true)
         .job_with("of-no-use", role(40, 8), |_| {});

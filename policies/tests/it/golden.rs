@@ -140,7 +140,9 @@ fn what_no_pool_can_hold_is_told_at_once() {
         &world
             .job("sixteen-per-pod", role(1, 16))
             .job("six-hosts", role(6, 8))
-            .job_with("other-flavor", role(1, 1), |gang| gang.flavors = vec![t4]),
+            .job_with("other-flavor", role(1, 1), |gang| {
+                gang.flavors = vec![t4].into();
+            }),
     );
 }
 
@@ -189,10 +191,10 @@ fn a_cluster_that_lacks_a_dependency_is_no_candidate() {
         .cluster("c2")
         .pool("main", shapes())
         .job_with("second-has-it", role(1, 8), |job| {
-            job.lacking = vec![missing(0)];
+            job.lacking = vec![missing(0)].into();
         })
         .job_with("nobody-has-it", role(1, 8), |job| {
-            job.lacking = vec![missing(0), missing(1)];
+            job.lacking = vec![missing(0), missing(1)].into();
         });
     golden("dependencies", &world);
 }

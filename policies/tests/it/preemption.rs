@@ -567,10 +567,11 @@ fn quota_is_sought_where_it_can_come_from() {
         });
         snapshot.held.push(held);
     }
-    snapshot.waiting[0].flavors = vec![Accepted {
+    let accepted = Accepted {
         flavor: FlavorIx(0),
         speed: 1000,
-    }];
+    };
+    snapshot.waiting[0].flavors = vec![accepted].into();
     assert_eq!(names(&snapshot, only(&sound(&snapshot))), ["a"]);
 }
 

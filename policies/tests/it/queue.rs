@@ -148,10 +148,11 @@ fn a_card_that_is_worth_more_weighs_more() {
     for gang in &mut world.0.waiting {
         // a takes what is worth four times as much.
         let flavor = FlavorIx(gang.tenant.0);
-        gang.flavors = vec![Accepted {
+        let accepted = Accepted {
             flavor,
             speed: 1000,
-        }];
+        };
+        gang.flavors = vec![accepted].into();
         gang.shape.roles[0].per_pod.cpu = MilliCpus(0);
         gang.shape.roles[0].per_pod.memory = Mebibytes(0);
     }

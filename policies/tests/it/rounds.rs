@@ -23,7 +23,7 @@ fn by_name(snapshot: &Snapshot, plan: &Plan) -> (Vec<String>, Vec<(String, BTree
         )
     });
     let unplaced = plan.unplaced.iter().map(|unplaced| {
-        let reason = |cause: &Cause| {
+        let reason = |cause: &Shared<Cause>| {
             let cluster = cause.cluster.map(|ix| &snapshot.clusters[ix.index()].name);
             format!("{} {cluster:?} {}", cause.reason, cause.message)
         };
@@ -57,7 +57,7 @@ fn reversed(snapshot: &Snapshot) -> Snapshot {
     }
     for gang in &mut other.waiting {
         gang.clusters = gang.clusters.iter().copied().map(flip).collect();
-        for lacking in &mut gang.lacking {
+        for lacking in gang.lacking.iter_mut() {
             lacking.cluster = flip(lacking.cluster);
         }
     }

@@ -134,10 +134,10 @@ impl Engine<'_> {
             let first = unplaced.reasons.first().map(|cause| cause.reason);
             let reason = first.unwrap_or(Reason::PendingEvaluation);
             may_change |= reason != Reason::NeverPlaceable;
-            let kind = &self.gangs.list[gang as usize].kind;
+            let kind = self.gangs.list[gang as usize].kind;
             // Room is made for this one: another of its kind may be as lucky.
             if reason != Reason::WaitingForPreemption {
-                self.refused.insert(*kind, reason);
+                self.refused.insert(kind, reason);
             }
             let run = &mut self.outcome.runs[gang as usize];
             run.reason = Some(reason);
@@ -207,8 +207,8 @@ impl Engine<'_> {
         };
         let place = self.snapshot.held.partition_point(|held| held.gang < id);
         self.snapshot.held.insert(place, held);
-        let speed = kind.flavors.iter().find(|(own, _)| *own == flavor);
-        let speed = speed.map_or(1000, |(_, speed)| u64::from(*speed)).max(1);
+        let speed = kind.accepted.iter().find(|own| own.flavor == flavor);
+        let speed = speed.map_or(1000, |own| u64::from(own.speed)).max(1);
         let all = self.gangs.list[gang as usize].duration;
         let left = all.saturating_sub(self.saved[gang as usize]).0;
         let took = Millis(left.saturating_mul(1000) / speed);
