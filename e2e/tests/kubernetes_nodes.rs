@@ -319,7 +319,7 @@ async fn holds(world: &RealNodes, job: &str, cards: u32) {
             .map_or_else(|| gpus.to_string(), str::to_owned);
         (gpus == cards.to_string()).then_some(())
     };
-    world.until("it holds what is left", held).await;
+    Box::pin(world.until("it holds what is left", held)).await;
 }
 
 /// An operator removes the node's object: nothing runs on that machine, and nothing will.

@@ -510,11 +510,17 @@ fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Optio
 
 /// The verdict that a pod's end calls for.
 fn failed_pod(own: &GangSeen, attempt: u32) -> Option<Verdict> {
-    let verdict = |failure, exit_code, pod: &PodSeen, reason: &str| Verdict {
-        end: End::Failed(failure),
-        exit_code,
-        message: format!("pod {} on node {}: {reason}", pod.name, pod.node),
-        started: None,
+    let verdict = |failure, exit_code, pod: &PodSeen, reason: &str| {
+        let code = match exit_code {
+            0 => String::new(),
+            code => format!(", exit code {code}"),
+        };
+        Verdict {
+            end: End::Failed(failure),
+            exit_code,
+            message: format!("pod {} on node {}: {reason}{code}", pod.name, pod.node),
+            started: None,
+        }
     };
     // The earliest failure is the cause; what fell after it is the consequence.
     let failed = own

@@ -392,6 +392,7 @@ fn the_first_failure_is_the_cause() {
         (verdict.end, verdict.exit_code),
         (End::Failed(Failure::ExitCode), 3)
     );
+    assert!(verdict.message.ends_with(", exit code 3"), "{verdict:?}");
 }
 
 #[test]
