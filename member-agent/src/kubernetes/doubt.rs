@@ -89,13 +89,16 @@ pub(super) fn pods(
 ) -> BTreeSet<Missing> {
     let members = record.members().into_iter();
     let missing = members.filter(|member| !is_known(member.role, member.rank));
-    let pod = |role: usize, rank: u32| {
+    let pod = |role: usize, rank: u32, attempt: u32| {
         let role = &record.roles[role].name;
-        names::pod(&record.terms.job, record.key, role, rank, record.attempt)
+        names::pod(&record.terms.job, record.key, role, rank, attempt)
     };
-    let missing = missing.map(|member| Missing::Pod {
-        namespace: namespace.to_owned(),
-        name: pod(member.role, member.rank),
+    // A resize leaves the others the names of the attempt that made them.
+    let missing = missing.flat_map(|member| {
+        (0..=record.attempt).map(move |attempt| Missing::Pod {
+            namespace: namespace.to_owned(),
+            name: pod(member.role, member.rank, attempt),
+        })
     });
     missing.collect()
 }

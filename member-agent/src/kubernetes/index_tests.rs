@@ -241,6 +241,22 @@ async fn a_member_without_a_pod_is_pending_until_it_was_there() {
 }
 
 #[tokio::test]
+async fn who_is_missing_after_a_resize_is_asked_for_by_the_name_it_has() {
+    let mut resized = record();
+    resized.attempt = 1;
+    let came = pod(1, "b", admitted());
+    let index = loaded(&[came], &[owner(&resized)]);
+    let made_at_first = names::pod("", key(), "worker", 0, 0);
+    let is_asked_for =
+        |missing: &Missing| matches!(missing, Missing::Pod { name, .. } if *name == made_at_first);
+    assert!(
+        index.missing().iter().any(is_asked_for),
+        "{:?}",
+        index.missing()
+    );
+}
+
+#[tokio::test]
 async fn what_a_resize_leaves_out_ends_as_expected() {
     let (a, b) = (pod(0, "a", admitted()), pod(1, "b", admitted()));
     let mut index = loaded(&[a, b.clone()], &[owner(&record())]);
