@@ -14,7 +14,7 @@ use meridian_proto::v1::agent_message::Body as Says;
 use meridian_proto::v1::hub_message::Body as Hears;
 use meridian_proto::{status, v1};
 use meridian_runtime::Tasks;
-use raw::{Manner, POOL, Raw, observation, pool};
+use raw::{Manner, POOL, Raw, SLOW, observation, pool};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -36,6 +36,8 @@ struct World {
     liar: Raw,
     gang: v1::Gang,
     epoch: u64,
+    /// A gang that starts there, and its epoch.
+    starting: (v1::Gang, u64),
     digests: u32,
     tasks: Tasks,
 }
@@ -68,6 +70,7 @@ impl World {
             liar,
             gang: v1::Gang::default(),
             epoch: 0,
+            starting: (v1::Gang::default(), 0),
             digests: 0,
             tasks,
         };
@@ -75,22 +78,24 @@ impl World {
         world
     }
 
-    /// A job runs there, and a gang that others made waits there.
+    /// A job runs there, another starts, and a gang that others made runs as well.
     async fn victim_holds_something(&mut self) {
         let offers = v1::Digest {
             offers: vec![offer("theirs")],
             ..v1::Digest::default()
         };
         self.victim.says(Says::Digest(offers)).await;
-        let job = JobBuilder::new(JOB).pods(1, 4);
-        let job = job.with("/spec/placement", json!({"clusters": [VICTIM]}));
-        let file = self.fleet.file("held.yaml", &job.text());
-        let submit = ["submit".into(), "-f".into(), file.into_os_string()];
-        self.fleet.meridian(submit).await.succeeded();
+        for name in [JOB, SLOW] {
+            let job = JobBuilder::new(name).pods(1, 4);
+            let job = job.with("/spec/placement", json!({"clusters": [VICTIM]}));
+            let file = self.fleet.file(&format!("{name}.yaml"), &job.text());
+            let submit = ["submit".into(), "-f".into(), file.into_os_string()];
+            self.fleet.meridian(submit).await.succeeded();
+        }
         let running = async || {
             let jobs = self.fleet.jobs().await?;
             let runs = |job: &&Value| job["status"]["phase"] == "Running";
-            // The offer has become a job as well, and has the other half of the host.
+            // The offer has become a job as well.
             (jobs.iter().filter(runs).count() == 2).then_some(())
         };
         let what = "the job and the offer run in the victim's cluster";
@@ -107,7 +112,14 @@ impl World {
         let jobs = self.fleet.jobs().await.expect("just listed");
         let held = jobs.iter().find(|job| job["metadata"]["name"] == JOB);
         let uid = held.expect("submitted")["metadata"]["uid"].clone();
-        let ordered = |body: Hears| match body {
+        assert_eq!(uid.as_str().map(str::is_empty), Some(false));
+        (self.gang, self.epoch) = self.ordered(JOB).await;
+        self.starting = self.ordered(SLOW).await;
+    }
+
+    /// The gang of a job that the victim was ordered to run, and its epoch.
+    async fn ordered(&self, job: &str) -> (v1::Gang, u64) {
+        let placements = |body: Hears| match body {
             Hears::Intent(intent) => intent.placements,
             Hears::Welcome(_)
             | Hears::HeartbeatAck(_)
@@ -119,11 +131,12 @@ impl World {
             | Hears::DigestRequest(_)
             | Hears::LogRequest(_) => Vec::new(),
         };
-        let placements = self.victim.heard().into_iter().flat_map(ordered);
-        let placement = placements.filter(|placement| placement.job == JOB).last();
-        let placement = placement.expect("it was ordered");
-        assert_eq!(uid.as_str().map(str::is_empty), Some(false));
-        (self.gang, self.epoch) = (placement.gang.expect("of a gang"), placement.epoch);
+        let heard = async || {
+            let all = self.victim.heard().into_iter().flat_map(placements);
+            let placement = all.filter(|placement| placement.job == job).last()?;
+            Some((placement.gang?, placement.epoch))
+        };
+        self.fleet.until("it was ordered", LONG, heard).await
     }
 
     /// Everything that the hub shows of the victim and of the jobs there, and what it has told the
@@ -289,8 +302,14 @@ fn lies_about_the_cluster(world: &World) -> [(String, Says); 3] {
 /// Refusals, and what work used or needs.
 fn lies_about_work(world: &World) -> Vec<(String, Says)> {
     let (gang, epoch) = (world.gang.clone(), world.epoch);
+    let (starting, first) = world.starting.clone();
     let mut lies = Vec::new();
-    for epoch in [epoch, epoch + 1] {
+    for (gang, epoch) in [
+        (&gang, epoch),
+        (&gang, epoch + 1),
+        (&starting, first),
+        (&starting, first + 1),
+    ] {
         let refusal = v1::Refusal {
             gang: Some(gang.clone()),
             epoch,
@@ -298,7 +317,12 @@ fn lies_about_work(world: &World) -> Vec<(String, Says)> {
             highest_epoch: u64::MAX,
             ..v1::Refusal::default()
         };
-        lies.push((format!("refusal of epoch {epoch}"), Says::Refusal(refusal)));
+        let what = format!("refusal of gang {gang:?} of epoch {epoch}");
+        lies.push((what, Says::Refusal(refusal)));
+    }
+    for step in [v1::GangStep::Running, v1::GangStep::Failed] {
+        let seen = observation(Some(starting.clone()), first, step);
+        lies.push((format!("what starts is {step:?}"), report(seen)));
     }
     let usage = v1::GangUsage {
         gang: Some(gang),
