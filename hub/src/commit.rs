@@ -12,19 +12,22 @@ use meridian_api::kinds::region::GpuCounts;
 use meridian_api::meta::{Condition, ConditionStatus};
 use meridian_api::quantity::{GpuQuantity, Time};
 use meridian_api::units::{Millis, UnixMillis};
-use meridian_policies::model::{Contact, HeldIx, Placed, Plan, Regraded, Snapshot};
+use meridian_policies::model::{
+    Contact, HeldIx, Lapse, Lapsed, Placed, Plan, Preemption, Regraded, Snapshot,
+};
 use meridian_runtime::Clock;
 use meridian_store::keys::{self, ObjectKey, Part};
 use meridian_store::{Compare, Operation, SharedStore, StoreError};
 
-use crate::decision::regrade_change;
+use crate::decision::{placement_change, regrade_change};
 use crate::explanations::{Explained, headline};
 use crate::fence::{Commit, Fence, put};
+use crate::holds::{hold_change, lapse_change};
 use crate::journal::{Gravity, Journal, JournalEntry};
 use crate::metrics::{
     ClusterLabels, CommitLabels, Metrics, PendingLabels, PoolLabels, contact_number,
 };
-use crate::model::{ClusterState, Model, Situation, Written};
+use crate::model::{ClusterState, Labelled, Model, Situation, Written};
 use crate::sessions::{Refusal, Refusals};
 use crate::settle::{Change, Subject, give_back, to_json};
 
@@ -36,6 +39,40 @@ const WRITE_CAPACITY_EVERY: Millis = Millis::seconds(10);
 /// Ledger rows written again after one decision: a cut quota may turn a whole tenant's, which must
 /// not hold up the next placements for longer than some hundred writes take.
 const REGRADES: usize = 256;
+
+/// One decision of a plan.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    End(&'a Lapsed),
+    Place(&'a Placed),
+    Hold(&'a Preemption),
+}
+
+/// The decisions of a plan in their order. A hold whose gang is placed elsewhere ends in the write
+/// of that place.
+fn steps(plan: &Plan) -> Vec<Step<'_>> {
+    let alone = plan.lapsed.iter();
+    let alone = alone.filter(|lapsed| lapsed.why != Lapse::PlacedElsewhere);
+    let mut steps: Vec<Step<'_>> = alone.map(Step::End).collect();
+    let mut made = plan.preemptions.iter().peekable();
+    for (placed, at) in plan.placements.iter().zip(0_u32..) {
+        while let Some(made) = made.next_if(|made| made.after <= at) {
+            steps.push(Step::Hold(made));
+        }
+        steps.push(Step::Place(placed));
+    }
+    steps.extend(made.map(Step::Hold));
+    steps
+}
+
+/// What came of one decision.
+enum Decided {
+    Written,
+    /// There was nothing to write, or it cannot be.
+    Dropped,
+    Conflict(Revision),
+    Deposed,
+}
 
 /// The leader's pen.
 pub(crate) struct Committer {
@@ -102,6 +139,57 @@ impl Committer {
         Ok(commit)
     }
 
+    /// Carries a plan out, decision by decision: holds that end, then places and holds that begin
+    /// in the order in which they were decided, so that who is placed after room was kept hears
+    /// where; then what else follows. The revision of a conflict is returned: what that decision
+    /// and the rest of the plan stood on has moved.
+    pub(crate) async fn carry_out(
+        &self,
+        model: &mut Model,
+        fence: Fence,
+        labelled: &Labelled,
+        plan: &Plan,
+    ) -> Result<Option<Revision>, StoreError> {
+        let snapshot = &labelled.snapshot;
+        for step in steps(plan) {
+            let change = match step {
+                Step::End(lapsed) => lapse_change(model, snapshot, *lapsed),
+                Step::Place(placed) => placement_change(model, snapshot, placed, fence.term),
+                Step::Hold(made) => hold_change(model, snapshot, &labelled.hosts, made, fence.term),
+            };
+            match (self.decision(model, fence, change).await?, step) {
+                (Decided::Written, Step::Place(placed)) => self.placed(snapshot, placed),
+                (Decided::Written | Decided::Dropped, _) => {}
+                (Decided::Conflict(at), _) => return Ok(Some(at)),
+                (Decided::Deposed, _) => return Ok(None),
+            }
+        }
+        self.follow(model, fence, snapshot, plan).await
+    }
+
+    /// Writes one decision. One that is too large, or nonsense, can never be written: the others
+    /// can.
+    async fn decision(
+        &self,
+        model: &mut Model,
+        fence: Fence,
+        change: Option<Change>,
+    ) -> Result<Decided, StoreError> {
+        let Some(change) = change else {
+            return Ok(Decided::Dropped);
+        };
+        match self.write(model, fence, change).await {
+            Ok(Commit::Done(..)) => Ok(Decided::Written),
+            Ok(Commit::Conflict(at)) => Ok(Decided::Conflict(at)),
+            Ok(Commit::Deposed) => Ok(Decided::Deposed),
+            Err(error @ StoreError::Refused(_)) => {
+                tracing::error!(%error, "a decision cannot be written");
+                Ok(Decided::Dropped)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes down whose quota placements stand on, where that has changed. The revision of a
     /// conflict is returned: what the decision stood on has moved.
     async fn regrade(
@@ -126,7 +214,7 @@ impl Committer {
 
     /// Writes down what a decision means for what is placed already. The revision of a conflict is
     /// returned: what the decision stood on has moved.
-    pub(crate) async fn follow(
+    async fn follow(
         &self,
         model: &mut Model,
         fence: Fence,
@@ -222,7 +310,7 @@ impl Committer {
     }
 
     /// Counts a placement that was committed.
-    pub(crate) fn placed(&self, snapshot: &Snapshot, placed: &Placed) {
+    fn placed(&self, snapshot: &Snapshot, placed: &Placed) {
         let submitted = snapshot.waiting[placed.waiting.index()].submitted;
         #[expect(clippy::cast_precision_loss, reason = "a wait in milliseconds")]
         self.metrics

@@ -19,7 +19,6 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::commit::Committer;
-use crate::decision::placement_change;
 use crate::execution::Execution;
 use crate::explanations::{Explained, Explanations};
 use crate::fence::{Commit, Fence};
@@ -481,7 +480,7 @@ impl Decider {
         }
         self.chores.noted = true;
         self.next_look = self.look_again();
-        if self.model.waiting().is_empty() {
+        if self.model.waiting().is_empty() && self.model.holds().next().is_none() {
             // Nobody asks for anything: nothing to decide, and nothing to explain.
             let (revision, decided) = (self.model.revision(), self.options.clock.wall());
             self.options.explanations.publish(Explained {
@@ -498,29 +497,12 @@ impl Decider {
         let now = self.options.clock.boot();
         let took = now.since(started).0;
         self.rested = now.after(Millis(took.saturating_mul(REST_AFTER_DECISION)));
-        for placed in &plan.placements {
-            let change = placement_change(&self.model, snapshot, placed, fence.term);
-            let Some(change) = change else { continue };
-            let write = self.committer.write(&mut self.model, fence, change).await;
-            if let Err(error @ StoreError::Refused(_)) = &write {
-                // Too large, or nonsense: this one can never be written. The others can.
-                tracing::error!(%error, "a placement cannot be written");
-                continue;
-            }
-            match write? {
-                Commit::Done(..) => self.committer.placed(snapshot, placed),
-                // What this and the rest of the plan stood on has moved: decide again.
-                Commit::Conflict(at) => {
-                    self.not_before = self.not_before.max(at);
-                    self.model.set_changed();
-                    return Ok(());
-                }
-                Commit::Deposed => return Ok(()),
-            }
-        }
-        let committer = &self.committer;
-        let moved = committer.follow(&mut self.model, fence, snapshot, &plan);
-        if let Some(at) = moved.await? {
+        let carried = self
+            .committer
+            .carry_out(&mut self.model, fence, &labelled, &plan)
+            .await?;
+        if let Some(at) = carried {
+            // What the rest of the plan stood on has moved: decide again.
             self.not_before = self.not_before.max(at);
             self.model.set_changed();
         }

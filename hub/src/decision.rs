@@ -13,7 +13,7 @@ use meridian_policies::lifecycle::State;
 use meridian_policies::model::{Placed, Regraded, RoleShape, Snapshot};
 use meridian_runtime::telemetry;
 use meridian_store::keys::{self, Part};
-use meridian_store::{Compare, Operation};
+use meridian_store::{Compare, Op, Operation};
 
 use crate::fence::put;
 use crate::model::{GangRow, Job, Model, TRACEPARENT_ANNOTATION, TemplateHash};
@@ -34,7 +34,7 @@ pub(crate) fn placement_change(
     let record = record(job, snapshot, placed, term)?;
     let (placement, progress) = (keys::placement(gang), keys::progress(job.uid));
     let spec = job.key.part(Part::Spec);
-    let compares = vec![
+    let mut compares = vec![
         Compare::ModRevision(keys::policy_head(), snapshot.policy_head),
         Compare::ModRevision(keys::ledger_head(), model.ledger_head()),
         Compare::ModRevision(spec, snapshot.waiting[placed.waiting.index()].spec_revision),
@@ -48,11 +48,17 @@ pub(crate) fn placement_change(
     rows.push(&record);
     rows.sort_by_key(|row| row.gang);
     let status = job_status(job, &rows, snapshot.now);
-    let ops = vec![
+    let mut ops = vec![
         put(placement, record.to_json()),
         put(job.key.part(Part::Status), to_json(&status)),
         put(keys::ledger_head(), gang.to_string()),
     ];
+    if let Some(hold) = model.hold(gang) {
+        // The hold has done its work, wherever the gang goes.
+        let key = keys::hold(gang);
+        compares.push(Compare::ModRevision(key.clone(), hold.revision));
+        ops.push(Op::Delete { key });
+    }
     let place = format!("{}/{}", record.cluster, record.pool);
     let gpus = record.gpus.whole();
     let told = format!(
@@ -118,6 +124,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         slice: role.slice.clone(),
         min: if role.min < role.max { role.min } else { 0 },
         step: if role.min < role.max { role.step } else { 0 },
+        full: None,
     };
     let class = &snapshot.classes[waiting.class.index()];
     Some(PlacementRecord {
@@ -140,6 +147,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         max_runtime: waiting.max_runtime,
         place_timeout: row.place_timeout,
         decided: snapshot.now,
+        preempted: None,
         started: None,
         traceparent: trace(job),
         labels: cost_labels(&job.object.spec.cost_attribution),

@@ -15,6 +15,7 @@ mod explanations;
 pub mod fence;
 #[cfg(test)]
 mod fixture_tests;
+pub mod holds;
 mod housekeeping;
 mod hub;
 mod identity;

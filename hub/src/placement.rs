@@ -11,7 +11,7 @@ use meridian_api::kinds::federated_job::{Dependencies, Origin};
 use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::lifecycle::{self, State};
 use meridian_policies::model::{
-    Bill, GangShape, LedgerRow, Role, RoleShape, SliceShape, Snapshot, TenantIx,
+    Bill, GangShape, LedgerRow, Role, RoleShape, Rule, SliceShape, Snapshot, TenantIx,
 };
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,9 @@ pub struct PlacementRecord {
     pub place_timeout: Option<Millis>,
     /// When it was decided.
     pub decided: UnixMillis,
+    /// For whom it goes, while it drains for another gang.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preempted: Option<Preempted>,
     /// When it was first seen to run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
@@ -98,6 +101,22 @@ pub struct Chosen {
     pub group: Option<String>,
     /// What finishing there was expected to take.
     pub bill: Bill,
+}
+
+/// For whom a placement goes, and what that costs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preempted {
+    /// Gang that gets the room.
+    pub by: GangId,
+    /// `namespace/name` of its job.
+    pub job: String,
+    /// Why it may be taken.
+    pub rule: Rule,
+    /// Work that it loses: seconds of a reference card, in thousandths.
+    pub lost: u64,
+    /// From the order to its deadline.
+    pub notice: Millis,
 }
 
 /// A part of a placement, and whose quota it stands on.
@@ -157,6 +176,9 @@ pub struct PlacedRole {
     /// Step between its sizes; 0 = it keeps all.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub step: u32,
+    /// Pods that it was placed with, when it has fewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full: Option<u32>,
     /// Level that holds the whole role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<String>,
@@ -186,6 +208,9 @@ impl PlacementRecord {
                 && (role.pods - pods).is_multiple_of(role.step);
             if !fits {
                 return None;
+            }
+            if *pods < role.pods {
+                role.full.get_or_insert(role.pods);
             }
             role.pods = *pods;
         }
@@ -243,6 +268,13 @@ impl PlacementRecord {
     #[must_use]
     pub fn pods(&self) -> Vec<u32> {
         self.roles.iter().map(|role| role.pods).collect()
+    }
+
+    /// Pods per role when it was placed, for a class's floor.
+    #[must_use]
+    pub fn full_pods(&self) -> Vec<u32> {
+        let full = |role: &PlacedRole| role.full.unwrap_or(role.pods);
+        self.roles.iter().map(full).collect()
     }
 
     /// As stored.

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use meridian_api::ids::{Epoch, StoreGeneration};
+use meridian_api::ids::{Epoch, StoreGeneration, Uid};
 use meridian_api::kinds::federated_job::BackOff;
 use meridian_api::quantity::Span;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{Millis, UnixMillis};
+use meridian_policies::model::EvictedBy;
 use serde::{Deserialize, Serialize};
 
 /// Progress of one job.
@@ -28,6 +29,9 @@ pub struct JobProgress {
     /// Gangs that were placed before and wait again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tried: BTreeMap<u32, Tried>,
+    /// When gangs made room for others lately.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub evictions: BTreeMap<u32, Vec<Eviction>>,
     /// Clusters that lack what the job depends on, or whose rules deny it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub lacking: BTreeMap<String, Lack>,
@@ -47,6 +51,22 @@ pub struct JobProgress {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_failure: String,
 }
+
+/// A gang made room for another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Eviction {
+    /// When it had gone.
+    pub at: UnixMillis,
+    /// Job that got the room.
+    pub by: Uid,
+    /// Work that was lost: seconds of a reference card, in thousandths.
+    pub lost: u64,
+}
+
+/// Evictions of one gang that are remembered: more than it can have in the hour in which they
+/// count.
+const MAX_EVICTIONS: usize = 4;
 
 /// What a cluster lacks of what a job depends on, or why it denies the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +171,25 @@ impl JobProgress {
             };
             self.lacking.remove(&name);
         }
+    }
+
+    /// Notes that a gang made room for a job.
+    pub fn made_room(&mut self, index: u32, eviction: Eviction) {
+        let evictions = self.evictions.entry(index).or_default();
+        evictions.push(eviction);
+        let over = evictions.len().saturating_sub(MAX_EVICTIONS);
+        evictions.drain(..over);
+    }
+
+    /// For whom a gang made room lately.
+    #[must_use]
+    pub fn evicted_by(&self, index: u32) -> Vec<EvictedBy> {
+        let evictions = self.evictions.get(&index).into_iter().flatten();
+        let by = |it: &Eviction| EvictedBy {
+            job: it.by,
+            at: it.at,
+        };
+        evictions.map(by).collect()
     }
 
     /// The epoch of the gang's next placement; `None` when the counter is used up.

@@ -6,19 +6,22 @@
 use bytes::Bytes;
 use meridian_api::ids::{Epoch, GangId, Uid};
 use meridian_api::kinds::federated_job::{CauseAction, EndCause, ExitAction, Retry};
+use meridian_api::kinds::workload_class::Preemption;
 use meridian_api::reasons::Reason;
 use meridian_api::units::UnixMillis;
 use meridian_policies::lifecycle::{
     self, DrainReason, Effect, Event, Failure, Illegal, Next, Outcome, Step,
 };
+use meridian_policies::preempt::words::work;
 use meridian_proto::v1::GangStep;
 use meridian_store::keys::{self, Part};
 use meridian_store::{Compare, Op, Operation};
 
 use crate::fence::put;
+use crate::holds::{HoldRecord, StoredVictim};
 use crate::model::{FINALIZER, Job, Model, Seen};
-use crate::placement::PlacementRecord;
-use crate::progress::{JobProgress, PAUSE};
+use crate::placement::{PlacementRecord, Preempted};
+use crate::progress::{Eviction, JobProgress, PAUSE};
 use crate::status::job_status;
 
 /// One write, whole: its compares, its operations, and what to tell about it.
@@ -87,7 +90,7 @@ pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Optio
         Some(_) if model.must_leave(record).is_some_and(|at| at <= now) => {
             Event::EvacuationRequested
         }
-        Some(_) => return None,
+        Some(_) => room_wanted(model, record, seen)?,
     };
     try_event(model, job, record, wish, now, None)
 }
@@ -136,6 +139,41 @@ pub(crate) fn give_back(
     Some(Change {
         told: Some(("Stopping", told)),
         ..change
+    })
+}
+
+/// Whether the placement is to make room for another gang, or not any more.
+fn room_wanted(model: &Model, record: &PlacementRecord, seen: Option<&Seen>) -> Option<Event> {
+    let victim = model.makes_room(record.gang, record.epoch);
+    if let Some((_, victim)) = victim {
+        let goes = victim.shrinks.is_none();
+        return goes.then(|| Event::RoomWanted {
+            comes_back: comes_back(model, &record.class),
+        });
+    }
+    let lifecycle::State::Draining(reason) = record.state else {
+        return None;
+    };
+    // What its agent has begun to stop is not called back.
+    let stops = seen.is_some_and(|seen| seen.step == GangStep::Stopping || seen.is_over());
+    (reason.is_for_another() && !stops).then_some(Event::Spared)
+}
+
+/// False for a class whose work is not started again once its room was taken back.
+fn comes_back(model: &Model, class: &str) -> bool {
+    let class = model.catalog.classes.get(class);
+    class.is_none_or(|class| class.value.spec.preemption != Preemption::Reclaim)
+}
+
+/// For whom it goes, as its record says from then on.
+fn preempted(model: &Model, record: &PlacementRecord) -> Option<Preempted> {
+    let (hold, victim) = model.makes_room(record.gang, record.epoch)?;
+    Some(Preempted {
+        by: hold.gang,
+        job: hold.job.clone(),
+        rule: victim.rule,
+        lost: victim.lost,
+        notice: victim.deadline.since(hold.decided),
     })
 }
 
@@ -266,6 +304,15 @@ fn change(
                 state,
                 ..record.clone()
             };
+            row.preempted = match state {
+                lifecycle::State::Draining(reason) if reason.is_for_another() => record
+                    .preempted
+                    .clone()
+                    .or_else(|| preempted(model, record)),
+                lifecycle::State::Starting
+                | lifecycle::State::Running
+                | lifecycle::State::Draining(_) => None,
+            };
             if state == lifecycle::State::Running && row.started.is_none() {
                 row.started = Some(seen.and_then(|seen| seen.started).unwrap_or(now));
             }
@@ -279,7 +326,8 @@ fn change(
         apply_effects(&mut job.progress, &retry, record, transition, now, seen);
         job
     });
-    let told = told(record, transition, seen);
+    let room = model.makes_room(record.gang, record.epoch);
+    let told = told(record, transition, seen, room);
     write_row(model, job.as_ref(), record, kept.as_ref(), now, told)
 }
 
@@ -372,6 +420,14 @@ fn apply_effects(
                 // cluster may be there, or allowed, in the next.
                 let asked =
                     closed.is_some() || matches!(record.state, lifecycle::State::Draining(_));
+                if let Some(made_room) = &record.preempted {
+                    let eviction = Eviction {
+                        at: now,
+                        by: made_room.by.job,
+                        lost: made_room.lost,
+                    };
+                    progress.made_room(index, eviction);
+                }
                 let at = if asked { UnixMillis::ZERO } else { now };
                 let pause = retry.back_off.unwrap_or(PAUSE);
                 let tried = progress.tried.entry(index).or_default();
@@ -382,10 +438,15 @@ fn apply_effects(
                 progress.succeeded.insert(index);
                 progress.ended = Some(seen.and_then(|seen| seen.ended).unwrap_or(now));
             }
-            Effect::JobGangFailed { .. } => {
+            Effect::JobGangFailed { failure, .. } => {
                 progress.failed.insert(index);
                 progress.ended = Some(seen.and_then(|seen| seen.ended).unwrap_or(now));
-                progress.last_failure.clone_from(&message);
+                progress.last_failure = match (&record.preempted, failure) {
+                    (Some(made_room), Failure::Reclaimed) => {
+                        format!("its room was taken back for {}", made_room.job)
+                    }
+                    (Some(_) | None, _) => message.clone(),
+                };
             }
             // The row's next state and its removal say these.
             Effect::SendStop(_) | Effect::ReleaseRow | Effect::JobGangGone => {}
@@ -397,6 +458,7 @@ fn told(
     record: &PlacementRecord,
     transition: &lifecycle::Transition,
     seen: Option<&Seen>,
+    room: Option<(&HoldRecord, &StoredVictim)>,
 ) -> Option<(&'static str, String)> {
     let place = format!(
         "gang {} in {}/{}",
@@ -406,7 +468,28 @@ fn told(
         .map(|seen| seen.message.as_str())
         .filter(|message| !message.is_empty());
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    if let Next::In(lifecycle::State::Draining(reason)) = transition.next
+        && reason.is_for_another()
+        && let Some((hold, victim)) = room
+    {
+        let sentence = format!(
+            "{place} makes room for {}, because {}: {} lost, gone within {}",
+            hold.job,
+            victim.rule.words(),
+            work(victim.lost),
+            victim.deadline.since(hold.decided),
+        );
+        return Some(("Preempted", sentence));
+    }
     match transition.next {
+        Next::In(lifecycle::State::Running)
+            if matches!(record.state, lifecycle::State::Draining(_)) =>
+        {
+            Some((
+                "Spared",
+                format!("{place} goes on: its room is not wanted any more"),
+            ))
+        }
         Next::In(lifecycle::State::Running) => Some(("Running", format!("{place} runs"))),
         Next::In(lifecycle::State::Draining(DrainReason::Deleted)) => Some((
             "Stopping",
@@ -420,7 +503,10 @@ fn told(
             "Stopping",
             format!("{place} is being stopped: its cluster is drained or tainted"),
         )),
-        Next::In(lifecycle::State::Starting) => None,
+        Next::In(
+            lifecycle::State::Starting
+            | lifecycle::State::Draining(DrainReason::Preempted | DrainReason::Reclaimed),
+        ) => None,
         Next::Ended(Outcome::Succeeded) => Some(("Succeeded", format!("{place} is done"))),
         Next::Ended(Outcome::Failed) => Some(("Failed", format!("{place} failed{why}"))),
         Next::Ended(Outcome::Requeued) => Some(("Requeued", format!("{place} waits again{why}"))),

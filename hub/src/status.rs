@@ -15,9 +15,10 @@ use meridian_api::meta::{Condition, ConditionStatus, Object};
 use meridian_api::quantity::{GpuQuantity, Money, Span, Time};
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::lifecycle::State;
+use meridian_policies::preempt::words::work;
 
 use crate::model::Job;
-use crate::placement::PlacementRecord;
+use crate::placement::{PlacementRecord, Preempted};
 
 /// What is so with the job at `now`.
 #[must_use]
@@ -37,15 +38,16 @@ pub(crate) fn job_status(
         .fold(MilliGpus::ZERO, |sum, row| sum.saturating_add(row.gpus));
     let asked = || job.object.total_gpus().unwrap_or(MilliGpus::ZERO);
     let progress = &job.progress;
+    let made_room = placements.iter().find_map(|row| row.preempted.as_ref());
     let old = job.status.as_deref();
     let mut status = FederatedJobStatus {
         observed_generation: job.object.metadata.generation,
         phase,
-        reason: reason(job, phase),
-        message: if phase == Phase::Failed {
-            progress.last_failure.clone()
-        } else {
-            String::new()
+        reason: reason(job, phase, made_room.is_some()),
+        message: match (phase, made_room) {
+            (Phase::Failed, _) => progress.last_failure.clone(),
+            (_, Some(made_room)) => preempted(made_room),
+            (_, None) => String::new(),
         },
         cluster: text(placements.iter().map(|row| row.cluster.as_str())),
         flavor: text(placements.iter().map(|row| row.flavor.as_str())),
@@ -111,8 +113,19 @@ fn phase(counts: &GangCounts) -> Phase {
     }
 }
 
-fn reason(job: &Job, phase: Phase) -> String {
+/// For whom a gang goes, by which rule, and what is lost.
+fn preempted(made_room: &Preempted) -> String {
+    format!(
+        "makes room for {}, because {}: {} lost",
+        made_room.job,
+        made_room.rule.words(),
+        work(made_room.lost),
+    )
+}
+
+fn reason(job: &Job, phase: Phase, makes_room: bool) -> String {
     let word = match phase {
+        Phase::Stopping | Phase::Running | Phase::Starting if makes_room => "Preempted",
         Phase::Pending | Phase::Scheduled if job.object.spec.suspend => "Suspended",
         Phase::Pending => "WaitingAgain",
         Phase::Stopping if job.is_deleting() => "Deleted",

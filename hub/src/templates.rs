@@ -105,7 +105,7 @@ impl Templates {
         named: &BTreeSet<String>,
     ) -> Option<BTreeMap<String, v1::Template>> {
         let mut found = BTreeMap::new();
-        let Order::Run(record, _) = order else {
+        let (Order::Run(record, ..) | Order::Shrink(record, ..)) = order else {
             return Some(found);
         };
         let roles = record

@@ -3,6 +3,7 @@
 //! Owns the calls under way: bounded in time, one at a time per gang. An answer that did not come
 //! says nothing about what was done: the same request is made again. Never decides what to ask.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use futures::FutureExt as _;
@@ -11,6 +12,7 @@ use meridian_api::ids::GangId;
 use meridian_api::units::{Millis, Resources};
 
 use crate::backend::{BackendError, GangKey, GangOrder, MemberOrder, Observation, Stopped};
+use crate::digest::host_number;
 use crate::executor::{Executor, RETRY};
 use crate::gangs::{End, Failure, Gang, Phase, Verdict};
 use crate::orders::RunOrder;
@@ -114,7 +116,14 @@ impl Executor {
         avoid: &BTreeMap<String, String>,
     ) -> Result<Vec<MemberOrder>, String> {
         let (pool, shape) = (&order.terms.pool, &order.shape);
-        let found = self.view.find(pool, shape, &order.pods, avoid);
+        let mut avoid = Cow::Borrowed(avoid);
+        if !order.kept_hosts.is_empty() {
+            let places = self.view.places(pool).into_iter();
+            let kept = places.filter(|it| order.kept_hosts.contains(&host_number(&it.name)));
+            let kept = kept.map(|it| (it.name, "kept for another gang".to_owned()));
+            avoid.to_mut().extend(kept);
+        }
+        let found = self.view.find(pool, shape, &order.pods, &avoid);
         let found = found.ok_or_else(|| format!("there is no pool {pool:?}"))?;
         found.map_err(|failure| failure.to_string())
     }

@@ -346,6 +346,57 @@ fn domain_holds(view: &View, key: GangKey) -> Vec<v1::DomainHold> {
         domains: path.to_vec(),
         hosts: u32::try_from(hosts.len()).unwrap_or(u32::MAX),
         held: Some(held.into()),
+        each: Vec::new(),
     };
-    domains.into_iter().map(hold).collect()
+    let mut holds: Vec<v1::DomainHold> = domains.into_iter().map(hold).collect();
+    if let Some(first) = holds.first_mut() {
+        first.each = host_holds(view, key);
+    }
+    holds
+}
+
+/// What a gang takes, host by host.
+fn host_holds(view: &View, key: GangKey) -> Vec<v1::HostHold> {
+    let mut hosts: BTreeMap<&str, Resources> = BTreeMap::new();
+    for (name, amount) in view.holds(key) {
+        let held = hosts.entry(name).or_default();
+        *held = plus(*held, *amount);
+    }
+    let hold = |(name, held): (&str, Resources)| {
+        let node = view.node(name)?;
+        Some(v1::HostHold {
+            host: host_number(name),
+            domains: node.domains.clone(),
+            held: Some(held.into()),
+            allocatable: Some(node.allocatable.into()),
+            foreign: Some(node.foreign.into()),
+            roles: roles_on(view.gang(key), name),
+        })
+    };
+    hosts.into_iter().filter_map(hold).collect()
+}
+
+/// Pods by role that hold something on a host.
+fn roles_on(own: Option<&GangSeen>, node: &str) -> Vec<v1::RoleSize> {
+    let mut roles: BTreeMap<&str, u32> = BTreeMap::new();
+    let pods = own.into_iter().flat_map(|own| &own.pods);
+    for pod in pods.filter(|pod| pod.node == node && !pod.phase.ended()) {
+        *roles.entry(&pod.role).or_default() += 1;
+    }
+    let size = |(role, pods): (&str, u32)| v1::RoleSize {
+        role: role.to_owned(),
+        pods,
+    };
+    roles.into_iter().map(size).collect()
+}
+
+/// A number that stands for a host in what the hub is told: the same in each life of the agent, so
+/// it is made of the name. Two hosts of a cluster with one number (one in 2^63 for each pair) would
+/// look like one that is too full to be true, and nobody would be made to leave it.
+#[must_use]
+pub(crate) fn host_number(name: &str) -> u64 {
+    use sha2::Digest as _;
+    let hash: [u8; 32] = sha2::Sha256::digest(name).into();
+    let first = hash.iter().take(8);
+    first.fold(0_u64, |number, byte| (number << 8) | u64::from(*byte)) | 1
 }

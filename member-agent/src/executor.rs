@@ -103,6 +103,7 @@ impl Executor {
             attempt: 0,
             avoid: BTreeMap::new(),
             mended_by: None,
+            smaller: None,
         };
         let gangs = state
             .records()
@@ -277,6 +278,7 @@ impl Executor {
             pool: newest.terms.pool.clone(),
             verdict: None,
             ended: None,
+            leave: None,
         };
         tracing::info!(key = %record.key(), "found a gang that is not of this agent's orders");
         self.state.put(&record);
@@ -287,6 +289,7 @@ impl Executor {
             attempt: newest.attempt,
             avoid: BTreeMap::new(),
             mended_by: None,
+            smaller: None,
         };
         self.gangs.insert(gang, found);
     }
@@ -412,6 +415,7 @@ impl Executor {
         match action {
             Action::Place => self.place(id),
             Action::Mend => self.mend(id),
+            Action::GetSmaller => self.get_smaller(id),
             Action::Stop(key, grace) => self.stop(key, grace),
             Action::Forget => {
                 tracing::debug!(gang = %id, "forgotten");

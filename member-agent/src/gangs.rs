@@ -21,6 +21,8 @@ use meridian_proto::v1::GangStep;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{GangKey, GangSeen, PodPhase, PodSeen, Success};
+use crate::deadlines::{next_deadline, placed_by};
+use crate::making_room::{Leaving, may_get_smaller, must_leave};
 use crate::orders::RunOrder;
 
 /// Times that a gang is placed under one epoch before it is given back to the hub: a node that
@@ -120,6 +122,9 @@ pub(crate) struct Record {
     /// When that end was proved: nothing of it runs, and nothing of this epoch ever will.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended: Option<UnixMillis>,
+    /// It makes room for others, as soon as it has saved its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) leave: Option<Leaving>,
 }
 
 impl Record {
@@ -165,6 +170,8 @@ pub(crate) struct Gang {
     /// Members in the place of lost ones must run by then. In memory only: after a restart the
     /// time to place counts from the acceptance again.
     pub(crate) mended_by: Option<UnixMillis>,
+    /// The order to go on with fewer pods than it has.
+    pub(crate) smaller: Option<Arc<RunOrder>>,
 }
 
 /// What is known of a gang at the moment of a decision.
@@ -191,6 +198,8 @@ pub(crate) enum Action {
     Place,
     /// Let it go on with others for the members that it lost, or without them.
     Mend,
+    /// Let it go on with fewer members, as ordered.
+    GetSmaller,
     /// Stop this epoch of it.
     Stop(GangKey, Millis),
     /// Drop its record.
@@ -237,6 +246,10 @@ pub(crate) fn step(gang: &Gang, sight: &Sight<'_>, now: UnixMillis) -> Turn {
         turn.phase = Phase::Mending;
         turn.attempt = turn.attempt.saturating_add(1);
         turn.actions.push(Action::Mend);
+    } else if turn.verdict.is_none() && may_get_smaller(gang, turn.phase, sight) {
+        turn.phase = Phase::Mending;
+        turn.attempt = turn.attempt.saturating_add(1);
+        turn.actions.push(Action::GetSmaller);
     }
     if turn.verdict.is_none() {
         turn.verdict = judge(gang, turn.phase, sight, now);
@@ -320,7 +333,7 @@ pub(crate) fn is_lost(pod: &PodSeen) -> bool {
     }
 }
 
-fn is_failed(pod: &PodSeen) -> bool {
+pub(crate) fn is_failed(pod: &PodSeen) -> bool {
     matches!(
         pod.phase,
         PodPhase::Failed { .. } | PodPhase::Rejected { .. }
@@ -450,7 +463,7 @@ fn succeeded(own: &GangSeen) -> bool {
 }
 
 /// True when every member runs, or has run and ended well.
-fn running(own: &GangSeen) -> bool {
+pub(crate) fn running(own: &GangSeen) -> bool {
     let runs = |pod: &PodSeen| matches!(pod.phase, PodPhase::Running | PodPhase::Succeeded);
     own.members().next().is_some() && own.members().all(runs)
 }
@@ -468,6 +481,9 @@ fn judge(gang: &Gang, phase: Phase, sight: &Sight<'_>, now: UnixMillis) -> Optio
     let failed = |failure, message| Some(verdict(End::Failed(failure), 0, message));
     if sight.own.is_some_and(succeeded) {
         return Some(verdict(End::Succeeded, 0, String::new()));
+    }
+    if must_leave(record, sight, now) {
+        return Some(verdict(End::Stopped, 0, String::new()));
     }
     match record.desired {
         Desired::Stop => return Some(verdict(End::Stopped, 0, String::new())),
@@ -555,23 +571,6 @@ fn failed_pod(own: &GangSeen, attempt: u32) -> Option<Verdict> {
         return None;
     };
     Some(verdict(Failure::PlacementRefused, 0, pod, reason))
-}
-
-/// When time alone changes the decision.
-fn next_deadline(gang: &Gang, own: Option<&GangSeen>) -> Option<UnixMillis> {
-    if gang.record.desired == Desired::Adopted {
-        return None;
-    }
-    let limit = own.and_then(|own| Some(started(own)?.after(own.terms.max_runtime?)));
-    let placed = own.is_some_and(running);
-    let placing = (!placed).then(|| placed_by(gang));
-    limit.into_iter().chain(placing).min()
-}
-
-/// When every member must run.
-fn placed_by(gang: &Gang) -> UnixMillis {
-    let first = gang.record.accepted.after(gang.record.place_timeout);
-    gang.mended_by.map_or(first, |again| again.max(first))
 }
 
 /// The step that the hub is told.

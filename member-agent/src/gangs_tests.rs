@@ -103,6 +103,8 @@ fn order() -> Arc<RunOrder> {
         labels: indexmap::IndexMap::new(),
         workload: crate::backend::Workload::default(),
         traceparent: String::new(),
+        leaves: Vec::new(),
+        kept_hosts: std::collections::BTreeSet::new(),
     })
 }
 
@@ -118,12 +120,14 @@ fn gang(desired: Desired, phase: Phase) -> Gang {
             pool: "h100".to_owned(),
             verdict: None,
             ended: None,
+            leave: None,
         },
         order: (desired == Desired::Run).then(order),
         phase,
         attempt: 0,
         avoid: BTreeMap::new(),
         mended_by: None,
+        smaller: None,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::backend::GangKey;
 use crate::executor::{Executor, Stopped};
 use crate::fences::{self, RefusalReason, Refused};
 use crate::gangs::{Desired, Gang, Phase, Record};
+use crate::making_room::Leaving;
 use crate::orders::{self, RunOrder, Templates, Wish};
 use crate::report::Session;
 use crate::uplink::ToExecutor;
@@ -150,7 +151,17 @@ impl Executor {
             .map_err(|error| Refused::new(RefusalReason::Malformed, error.to_string()));
         let taken = wish.and_then(|wish| match wish {
             Wish::Run(order) => self.run_wish(*order),
-            Wish::Stop { key, grace, reason } => self.stop_wish(key, grace, &reason),
+            Wish::Stop {
+                key,
+                grace,
+                reason,
+                notice,
+            } if notice > Millis::ZERO && self.may_be_warned(key) => {
+                self.leave_wish(key, grace, &reason, notice)
+            }
+            Wish::Stop {
+                key, grace, reason, ..
+            } => self.stop_wish(key, grace, &reason),
         });
         if let Err(refused) = taken {
             if let Some(key) = key
@@ -197,7 +208,18 @@ impl Executor {
                     gang.record.place_timeout = order.place_timeout;
                     self.state.put(&gang.record);
                 }
-                gang.order.get_or_insert_with(|| Arc::new(order));
+                if gang.record.verdict.is_none() && gang.record.leave.take().is_some() {
+                    tracing::info!(%key, "it may stay after all");
+                    self.state.put(&gang.record);
+                }
+                let order = Arc::new(order);
+                // After a restart its pods may be more than this order knows of.
+                let own = gang.order.as_ref();
+                let differs = own.is_none_or(|own| own.pods != order.pods);
+                gang.smaller = differs.then(|| Arc::clone(&order));
+                if own.is_none_or(|own| !differs && own.kept_hosts != order.kept_hosts) {
+                    gang.order = Some(order);
+                }
                 self.arrive(key);
                 self.reports.repeat(key.gang);
                 return Ok(());
@@ -218,10 +240,50 @@ impl Executor {
             pool: order.terms.pool.clone(),
             verdict: None,
             ended: None,
+            leave: None,
         };
         tracing::info!(%key, pool = record.pool, job = order.terms.job, "accepted");
         self.metrics.accepted.inc();
         self.replace(record, Some(Arc::new(order)));
+        Ok(())
+    }
+
+    /// True for a gang that runs and was not told to stop yet: any other has nothing to save.
+    fn may_be_warned(&self, key: GangKey) -> bool {
+        let gang = self.gangs.get(&key.gang);
+        gang.is_some_and(|gang| {
+            gang.record.key() == key
+                && gang.record.desired == Desired::Run
+                && gang.record.verdict.is_none()
+        })
+    }
+
+    /// It goes, but not before it could save its work. What it was told first stands.
+    fn leave_wish(
+        &mut self,
+        key: GangKey,
+        grace: Option<Millis>,
+        reason: &str,
+        notice: Millis,
+    ) -> Result<(), Refused> {
+        self.check_epoch(key)?;
+        let saved = self.view.gang(key).and_then(|own| own.checkpoint);
+        let by = self.clock.wall().after(notice);
+        let Some(gang) = self.gangs.get_mut(&key.gang) else {
+            return Ok(());
+        };
+        if gang.record.leave.is_none() {
+            tracing::info!(%key, reason, %notice, "asked to save its work and go");
+            gang.record.leave = Some(Leaving {
+                by,
+                saved_before: saved,
+            });
+            gang.record.grace = grace.unwrap_or(gang.record.grace);
+            self.state.put(&gang.record);
+            self.request_checkpoint(key, notice);
+        }
+        self.reports.repeat(key.gang);
+        self.dirty.insert(key.gang);
         Ok(())
     }
 
@@ -259,6 +321,7 @@ impl Executor {
             pool: String::new(),
             verdict: None,
             ended: None,
+            leave: None,
         };
         self.replace(record, None);
         Ok(())
@@ -279,6 +342,7 @@ impl Executor {
             attempt: 0,
             avoid: BTreeMap::new(),
             mended_by: None,
+            smaller: None,
         };
         self.reports.look(&self.view, &gang);
         self.gangs.insert(key.gang, gang);

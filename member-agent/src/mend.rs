@@ -19,6 +19,7 @@ use crate::backend::{
     BackendError, GangKey, GangOrder, GangSeen, MemberOrder, NODE_OFF, PodPhase, PodSeen,
 };
 use crate::calls::{Answer, CALL_LIMIT, gang_order, late};
+use crate::digest::host_number;
 use crate::executor::Executor;
 use crate::gangs::{Failure, Gang, Phase, is_lost};
 use crate::orders::RunOrder;
@@ -66,6 +67,20 @@ impl Executor {
         self.ask_to_mend(gang_order(&order, attempt, members), order.place_timeout);
     }
 
+    /// Asks for a gang of as many members as the hub wants.
+    pub(crate) fn get_smaller(&mut self, id: GangId) {
+        let Some(gang) = self.gangs.get(&id) else {
+            return;
+        };
+        let key = gang.record.key();
+        let (attempt, order, smaller) = (gang.attempt, gang.order.clone(), gang.smaller.clone());
+        let (Some(order), Some(smaller), Some(own)) = (order, smaller, self.view.gang(key)) else {
+            return;
+        };
+        let members = staying(&order, &smaller, own);
+        self.ask_to_mend(gang_order(&order, attempt, members), order.place_timeout);
+    }
+
     fn ask_to_mend(&mut self, order: GangOrder, limit: meridian_api::units::Millis) {
         let key = order.key;
         let pods = sizes(&order);
@@ -95,6 +110,7 @@ impl Executor {
                     ..order.clone()
                 });
                 gang.order = sized.map(Arc::new);
+                gang.smaller = None;
             }),
             // Done or not, or beaten to the room: asked again, from what is then seen.
             Err(BackendError::Unavailable(why) | BackendError::NoRoom(why)) => {
@@ -120,6 +136,36 @@ fn await_proof(gang: &mut Gang) {
 /// True for who is broken because its machine was taken away.
 fn is_off(pod: &PodSeen) -> bool {
     matches!(&pod.phase, PodPhase::Broken { reason } if reason == NODE_OFF)
+}
+
+/// Members that stay: of each role those leave first that the order names by host, then those of
+/// the highest rank.
+fn staying(order: &RunOrder, smaller: &RunOrder, own: &GangSeen) -> Vec<MemberOrder> {
+    let mut members = Vec::new();
+    for (at, role) in order.shape.roles.iter().enumerate() {
+        let wanted = smaller.pods.get(at).copied().unwrap_or(role.max);
+        let mut pods: Vec<&PodSeen> = own.members().filter(|pod| pod.role == role.name).collect();
+        let mut over = pods.len().saturating_sub(wanted as usize);
+        for (_, host, count) in smaller.leaves.iter().filter(|(of, ..)| *of == at) {
+            let mut leave = (*count as usize).min(over);
+            over -= leave;
+            pods.retain(|pod| {
+                let leaves = leave > 0 && host_number(&pod.node) == *host;
+                leave -= usize::from(leaves);
+                !leaves
+            });
+            // Fewer were there than the hub thought: others make up for it.
+            over += leave;
+        }
+        pods.sort_by_key(|pod| pod.rank);
+        pods.truncate(pods.len().saturating_sub(over));
+        members.extend(pods.into_iter().map(|pod| MemberOrder {
+            role: at,
+            rank: pod.rank,
+            node: pod.node.clone(),
+        }));
+    }
+    members
 }
 
 /// Members with which a gang goes on after it has lost the `lost` nodes, or `None`. Only nodes that

@@ -4,7 +4,7 @@
 //! never trusted: whatever is missing, malformed or unknown is an error that names it. Never
 //! looks at fences (see `fences`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -31,6 +31,9 @@ const DEFAULT_PLACE_TIMEOUT: Millis = Millis::seconds(600);
 /// From SIGTERM to SIGKILL when the order does not say, as in Kubernetes.
 pub(crate) const DEFAULT_GRACE: Millis = Millis::seconds(30);
 
+/// Longest notice that is given, as classes may name it.
+const MAX_NOTICE: Millis = meridian_api::kinds::workload_class::MAX_NOTICE;
+
 /// A gang to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunOrder {
@@ -52,6 +55,10 @@ pub(crate) struct RunOrder {
     pub(crate) workload: Workload,
     /// W3C trace context of the submit.
     pub(crate) traceparent: String,
+    /// Role, host by number, and how many pods leave it first when they get fewer.
+    pub(crate) leaves: Vec<(usize, u64, u32)>,
+    /// Hosts that are kept for others, by number: it is not placed there.
+    pub(crate) kept_hosts: BTreeSet<u64>,
 }
 
 /// What the hub wants of one gang.
@@ -67,6 +74,8 @@ pub(crate) enum Wish {
         grace: Option<Millis>,
         /// Why, from the closed list of reasons.
         reason: String,
+        /// It may save its work for so long before it is stopped.
+        notice: Millis,
     },
 }
 
@@ -195,6 +204,7 @@ pub(crate) fn wish(
             key,
             grace,
             reason: placement.stop_reason.clone(),
+            notice: Millis(placement.notice_ms).min(MAX_NOTICE),
         }),
         v1::Desired::Unspecified => Err(Malformed::Missing("desired").into()),
     }
@@ -277,7 +287,36 @@ fn run(
         labels: placement.labels.clone().into_iter().collect(),
         workload: workload(placement, templates)?,
         traceparent: placement.traceparent.clone(),
+        leaves: leaves(placement)?,
+        kept_hosts: kept_hosts(placement)?,
     })
+}
+
+fn kept_hosts(placement: &v1::PlacementIntent) -> Result<BTreeSet<u64>, Malformed> {
+    let hosts = &placement.kept_hosts;
+    if hosts.len() as u64 > MAX_PODS {
+        return Err(Malformed::Wrong {
+            what: "placement.kept_hosts",
+            found: hosts.len().to_string(),
+            expected: "at most 32768",
+        });
+    }
+    Ok(hosts.iter().copied().collect())
+}
+
+/// Where pods leave first when a role gets smaller.
+fn leaves(placement: &v1::PlacementIntent) -> Result<Vec<(usize, u64, u32)>, Malformed> {
+    let roles = placement.roles.iter().enumerate();
+    let all = roles.flat_map(|(at, role)| role.leaves.iter().map(move |it| (at, it.host, it.pods)));
+    let all: Vec<(usize, u64, u32)> = all.collect();
+    if all.len() as u64 > MAX_PODS {
+        return Err(Malformed::Wrong {
+            what: "placement.roles.leaves",
+            found: all.len().to_string(),
+            expected: "at most 32768",
+        });
+    }
+    Ok(all)
 }
 
 /// What the job says beside its pods.

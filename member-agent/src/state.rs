@@ -261,6 +261,7 @@ mod tests {
             pool: "h100".to_owned(),
             verdict: None,
             ended: None,
+            leave: None,
         }
     }
 

@@ -10,6 +10,7 @@
 //!    ├─────────────────────┼───────────▶ Draining(why)
 //!    │ ended by itself     │ likewise      │ ended, or stopped (the proof)
 //!    ▼                     ▼               ▼
+//!                          Draining(Preempted) ── spared ──▶ Running
 //!   row gone: Succeeded · Failed · Requeued · Deleted
 //! ```
 //!
@@ -29,6 +30,21 @@ pub enum DrainReason {
     Suspended,
     /// A person drains its cluster; it comes back elsewhere.
     Evacuated,
+    /// It makes room for another gang, and does not come back: its class is taken back so.
+    Reclaimed,
+    /// It makes room for another gang, and waits for its next place.
+    Preempted,
+}
+
+impl DrainReason {
+    /// True when it makes room for another gang, which may still be called off.
+    #[must_use]
+    pub const fn is_for_another(self) -> bool {
+        match self {
+            Self::Reclaimed | Self::Preempted => true,
+            Self::Deleted | Self::Suspended | Self::Evacuated => false,
+        }
+    }
 }
 
 /// Where a placement stands.
@@ -71,6 +87,8 @@ pub enum Failure {
         /// Restarts that its job still allows, this one not yet counted.
         restarts_left: u32,
     },
+    /// Its room was taken back, and its class does not start again by itself.
+    Reclaimed,
 }
 
 /// What an agent saw of a gang.
@@ -113,6 +131,13 @@ pub enum Event {
     SuspendRequested,
     /// A person drains the cluster.
     EvacuationRequested,
+    /// It is to make room for another gang.
+    RoomWanted {
+        /// It waits for its next place then.
+        comes_back: bool,
+    },
+    /// Its room is not wanted any more.
+    Spared,
 }
 
 /// How a placement ended.
@@ -207,6 +232,9 @@ pub fn step(placement: &Placement, event: Event, now: UnixMillis) -> Result<Tran
         Event::DeleteRequested => Ok(wish(state, DrainReason::Deleted)),
         Event::SuspendRequested => Ok(wish(state, DrainReason::Suspended)),
         Event::EvacuationRequested => Ok(wish(state, DrainReason::Evacuated)),
+        Event::RoomWanted { comes_back: true } => Ok(wish(state, DrainReason::Preempted)),
+        Event::RoomWanted { comes_back: false } => Ok(wish(state, DrainReason::Reclaimed)),
+        Event::Spared => Ok(spared(state)),
         Event::Observed {
             epoch: observed, ..
         }
@@ -223,7 +251,16 @@ pub fn step(placement: &Placement, event: Event, now: UnixMillis) -> Result<Tran
     }
 }
 
-/// A person wants it gone, aside or elsewhere. Each outdoes those after it, never the other way
+/// The order to go is called off, where it was for another gang's sake. Its agent lets it run on,
+/// or has stopped it already and says so.
+fn spared(state: State) -> Transition {
+    match state {
+        State::Draining(reason) if reason.is_for_another() => moves(State::Running, Vec::new()),
+        State::Starting | State::Running | State::Draining(_) => stays(state),
+    }
+}
+
+/// Somebody wants it gone, aside or elsewhere. Each outdoes those after it, never the other way
 /// round: the order of the reasons' declaration.
 fn wish(state: State, reason: DrainReason) -> Transition {
     match (state, reason) {
@@ -258,7 +295,16 @@ fn observed(state: State, step: Step, epoch: Epoch, now: UnixMillis) -> Transiti
             Step::Succeeded | Step::Failed(_) | Step::Stopped,
         ) => ended(Outcome::Deleted, Effect::JobGangGone),
         (_, Step::Succeeded) => ended(Outcome::Succeeded, Effect::JobGangSucceeded { at: now }),
-        (State::Draining(DrainReason::Suspended | DrainReason::Evacuated), Step::Failed(_))
+        (State::Draining(DrainReason::Reclaimed), Step::Failed(_) | Step::Stopped) => {
+            let failure = Failure::Reclaimed;
+            ended(Outcome::Failed, Effect::JobGangFailed { failure, at: now })
+        }
+        (
+            State::Draining(
+                DrainReason::Suspended | DrainReason::Evacuated | DrainReason::Preempted,
+            ),
+            Step::Failed(_),
+        )
         | (_, Step::Stopped) => requeued(epoch, false),
         (State::Starting | State::Running, Step::Failed(failure)) => failed(failure, epoch, now),
     }
@@ -272,7 +318,7 @@ fn failed(failure: Failure, epoch: Epoch, now: UnixMillis) -> Transition {
         | Failure::DependencyMissing
         | Failure::Denied => requeued(epoch, false),
         Failure::Exit { restarts_left: 1.. } => requeued(epoch, true),
-        Failure::Exit { restarts_left: 0 } | Failure::RuntimeExceeded => {
+        Failure::Exit { restarts_left: 0 } | Failure::RuntimeExceeded | Failure::Reclaimed => {
             ended(Outcome::Failed, Effect::JobGangFailed { failure, at: now })
         }
     }

@@ -11,7 +11,7 @@ use meridian_policies::shapes;
 use meridian_proto::convert::{self, Malformed};
 use meridian_proto::v1;
 
-use super::fleet::{PoolState, Seen};
+use super::fleet::{PoolState, Seen, SeenSeat};
 use super::offers::Offer;
 
 /// Most pools of one cluster. Hardware generations times purposes in the largest fleets known stay
@@ -165,8 +165,30 @@ fn observation(seen: &v1::GangObservation) -> Result<(GangId, Seen), Malformed> 
         ended: instant(seen.ended_ms),
         checkpoint: instant(seen.checkpoint_ms),
         sizes: sizes(seen)?,
+        seats: seats(seen)?,
     };
     Ok((gang, state))
+}
+
+/// Host by host; a seat that makes no sense is left out, so that nobody counts on its room.
+fn seats(seen: &v1::GangObservation) -> Result<Vec<SeenSeat>, Malformed> {
+    let each = seen.holds.iter().flat_map(|hold| &hold.each);
+    if each.clone().count() > MAX_SHAPES {
+        let found = each.count();
+        return Err(too_many("holds.each", found, "at most 10000 hosts a gang"));
+    }
+    let seat = |it: &v1::HostHold| {
+        let roles = it.roles.iter().take(MAX_ROLES);
+        Some(SeenSeat {
+            host: it.host,
+            domains: it.domains.clone(),
+            held: it.held?.into(),
+            allocatable: it.allocatable?.into(),
+            foreign: it.foreign.map(Resources::from).unwrap_or_default(),
+            pods: roles.map(|size| (size.role.clone(), size.pods)).collect(),
+        })
+    };
+    Ok(each.filter_map(seat).collect())
 }
 
 fn sizes(seen: &v1::GangObservation) -> Result<Vec<(String, u32)>, Malformed> {

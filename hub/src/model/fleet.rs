@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meridian_api::ids::{Epoch, GangId, Incarnation};
-use meridian_api::units::{BootMillis, MilliGpus, Millis, UnixMillis};
+use meridian_api::units::{BootMillis, MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::model::{Contact, Shape};
 use meridian_policies::shapes;
 use meridian_proto::v1;
@@ -145,6 +145,25 @@ pub(crate) struct Seen {
     pub(crate) checkpoint: Option<UnixMillis>,
     /// Pods by role, when fewer than ordered.
     pub(crate) sizes: Vec<(String, u32)>,
+    /// What it holds, host by host.
+    pub(crate) seats: Vec<SeenSeat>,
+}
+
+/// What a gang holds on one host, and what else is known of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenSeat {
+    /// The host, as its agent numbers it.
+    pub(crate) host: u64,
+    /// Its domains.
+    pub(crate) domains: Vec<String>,
+    /// Held there.
+    pub(crate) held: Resources,
+    /// Size of the host.
+    pub(crate) allocatable: Resources,
+    /// Held there by pods of no gang.
+    pub(crate) foreign: Resources,
+    /// Pods by role.
+    pub(crate) pods: Vec<(String, u32)>,
 }
 
 impl Seen {
@@ -297,8 +316,14 @@ impl ClusterState {
                     continue;
                 }
                 new.holds = known.holds && known.epoch == new.epoch;
+                new.seats = if new.holds {
+                    known.seats.clone()
+                } else {
+                    Vec::new()
+                };
             } else {
                 new.holds = false;
+                new.seats = Vec::new();
             }
             self.seen.insert(gang, new);
         }

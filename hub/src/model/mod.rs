@@ -9,9 +9,11 @@ mod choices;
 mod digest;
 mod fleet;
 mod histories;
+mod holds;
 mod jobs;
 mod offers;
 mod reserved;
+mod seats;
 mod services;
 mod snapshot;
 mod taints;
@@ -29,12 +31,16 @@ use meridian_store::{Event, KeyValue};
 
 pub(crate) use catalog::{Catalog, Versioned};
 pub(crate) use digest::{Digest, observations};
-pub(crate) use fleet::{ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, Written};
+pub(crate) use fleet::{
+    ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, SeenSeat, Written,
+};
 pub(crate) use histories::Histories;
+pub(crate) use holds::StoredHold;
 pub(crate) use jobs::{
     FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, TemplateHash, Trouble,
 };
 pub(crate) use offers::{Offer, OfferId, OfferedRole};
+pub(crate) use seats::{HostId, Hosts};
 pub(crate) use services::{PLURAL as SERVICES, Service};
 pub(crate) use snapshot::{Labelled, Situation};
 
@@ -77,6 +83,10 @@ pub(crate) struct Model {
     jobs: BTreeMap<Uid, Job>,
     names: BTreeMap<(String, String), Uid>,
     placements: BTreeMap<GangId, StoredPlacement>,
+    /// Room that is kept, by the gang that it is kept for.
+    holds: BTreeMap<GangId, StoredHold>,
+    /// For whom a gang makes room.
+    makes_room_for: BTreeMap<GangId, GangId>,
     /// Gangs without a place that are to get one.
     waiting: BTreeSet<GangId>,
     /// Jobs that no decision looks at for now. In memory only: another life may be wiser.
@@ -241,6 +251,7 @@ impl Model {
                 }
             }
             ("placements", gang) => self.put_placement(gang, entry),
+            ("holds", gang) => self.put_hold(gang, entry),
             ("progress", job) => self.put_progress(job, entry),
             ("history", tenant) => self.histories.put(tenant, entry),
             ("capacity", cluster) => self.fleet.put_capacity(cluster, &entry.value),
@@ -385,6 +396,7 @@ impl Model {
                     self.refresh_gang(gang);
                 }
             }
+            ("holds", gang) => self.delete_hold(gang, revision),
             ("history", tenant) => self.histories.delete(tenant, revision),
             _ => {}
         }

@@ -16,7 +16,7 @@ use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
     Accepted, Budget, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx,
-    Held, Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Shared, Snapshot, Standing, Tenant,
+    Held, Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Shared, Snapshot, Tenant,
     TenantIx, Waiting,
 };
 use meridian_policies::quota::rows_of;
@@ -24,8 +24,8 @@ use meridian_policies::shapes;
 
 use super::choices::{Choices, cluster_facts, expected, missing};
 use super::fleet::ContactTerms;
-use super::{Catalog, ClusterState, Job, Model, Trouble, Versioned};
-use crate::placement::{PlacementRecord, StoredRow};
+use super::{Catalog, ClusterState, HostId, Hosts, Job, Model, Trouble, Versioned};
+use crate::placement::StoredRow;
 use crate::progress::Tried;
 
 /// A UID that no stored job has: theirs are of version 4, this one is of none.
@@ -51,6 +51,8 @@ pub(crate) struct Labelled {
     pub(crate) snapshot: Snapshot,
     /// Waiting gangs of jobs that name what is not there.
     pub(crate) troubled: Vec<(GangId, Trouble)>,
+    /// The snapshot's hosts, as their agents number them.
+    pub(crate) hosts: Vec<HostId>,
 }
 
 /// Names to ordinals.
@@ -113,7 +115,10 @@ impl Model {
             ..Snapshot::default()
         };
         snapshot.pools = self.pool_rows(&ordinals);
-        snapshot.held = self.held_rows(&ordinals, &snapshot.pools);
+        let hosts = self.hosts(&ordinals.clusters, &snapshot.pools);
+        snapshot.held = self.held_rows(&ordinals, &snapshot.pools, &hosts);
+        snapshot.holds = self.hold_rows(&ordinals, &snapshot, &hosts);
+        self.lost_work(&ordinals, &mut snapshot.tenants, situation.now);
         snapshot.reserved = self.reserved_rows(&ordinals, &snapshot.pools, situation.now);
         let mut troubled = Vec::new();
         let mut choices = Choices::new(Vec::new(), Vec::new());
@@ -143,7 +148,12 @@ impl Model {
             .waiting
             .sort_by_key(|row| (row.submitted, row.gang));
         self.select(&mut snapshot);
-        Labelled { snapshot, troubled }
+        snapshot.hosts = hosts.rows;
+        Labelled {
+            snapshot,
+            troubled,
+            hosts: hosts.ids,
+        }
     }
 
     /// When the first gang that rests may be tried again or must leave a tainted cluster, or a
@@ -375,7 +385,7 @@ impl Model {
         rows
     }
 
-    fn held_rows(&self, ordinals: &Ordinals, pools: &[Pool]) -> Vec<Held> {
+    fn held_rows(&self, ordinals: &Ordinals, pools: &[Pool], hosts: &Hosts) -> Vec<Held> {
         let of = |pool: &Pool| (pool.cluster, pool.name.clone());
         let pools: BTreeMap<_, _> = pools.iter().map(of).zip((0..).map(PoolIx)).collect();
         let held = self.placements.values().filter_map(|row| {
@@ -396,9 +406,9 @@ impl Model {
                     .pods()
                     .iter()
                     .fold(0, |sum, pods| sum.saturating_add(*pods)),
-                rows: ledger_rows(ordinals, record),
+                rows: ledger_rows(ordinals, &record.ledger),
                 since: record.decided,
-                standing: Standing::default(),
+                standing: self.standing(hosts, cluster, record),
             })
         });
         held.collect()
@@ -473,7 +483,7 @@ impl Model {
             job_gpus: job.object.total_gpus().unwrap_or(MilliGpus(u64::MAX)),
             next_epoch: epoch,
             spec_revision: job.spec_revision,
-            evicted_by: Vec::new(),
+            evicted_by: job.progress.evicted_by(gang.index),
             choice: choices.of(ordinals, job, may_use)?,
             expected: expected(spec),
         })
@@ -481,14 +491,14 @@ impl Model {
 }
 
 /// Ledger rows as written down, in ordinals.
-fn ledger_rows(ordinals: &Ordinals, record: &PlacementRecord) -> Vec<LedgerRow> {
+pub(super) fn ledger_rows(ordinals: &Ordinals, rows: &[StoredRow]) -> Vec<LedgerRow> {
     let lender = |name: &String| ordinals.tenants.get(name).copied();
     let row = |row: &StoredRow| LedgerRow {
         role: row.role,
         lender: row.lender.as_ref().and_then(lender),
         gpus: row.gpus,
     };
-    record.ledger.iter().map(row).collect()
+    rows.iter().map(row).collect()
 }
 
 /// Clusters whose agents lately said that they lack what the job depends on, or deny it.

@@ -25,6 +25,7 @@ fn what_is_decided_and_not_yet_shown_is_taken_out_once() {
         domains: vec!["b0".into()],
         hosts: 1,
         held: None,
+        each: Vec::new(),
     };
     let seen = v1::GangObservation {
         gang: Some(gang(0).into()),

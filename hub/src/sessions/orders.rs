@@ -12,6 +12,7 @@ use meridian_api::units::Millis;
 use meridian_policies::lifecycle::{DrainReason, State};
 use meridian_proto::v1;
 
+use crate::holds::StoredShrink;
 use crate::model::{ClusterState, Model, StoredPlacement};
 use crate::placement::{PlacedCheckpoint, PlacedRole, PlacementRecord};
 
@@ -19,9 +20,24 @@ use crate::placement::{PlacedCheckpoint, PlacedRole, PlacementRecord};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Run it, as committed at this revision: what was decided earlier is placed earlier.
-    Run(Arc<PlacementRecord>, Revision),
+    Run(Arc<PlacementRecord>, Revision, Arc<[u64]>),
     /// Stop it, prove it, forget it.
     Stop(&'static str),
+    /// Let it save its work, then stop it.
+    Leave(Leave),
+    /// Run it with fewer pods.
+    Shrink(Arc<PlacementRecord>, Revision, Arc<StoredShrink>),
+}
+
+/// How a gang makes room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Leave {
+    /// Why, from the closed list.
+    pub(crate) reason: &'static str,
+    /// Until it is stopped, once it has been asked for a checkpoint; zero = at once.
+    pub(crate) notice: Millis,
+    /// From SIGTERM to SIGKILL.
+    pub(crate) grace: Millis,
 }
 
 /// Everything a cluster is to do, as of one revision.
@@ -45,12 +61,12 @@ pub(crate) fn orders_of(model: &Model, clusters: &BTreeSet<String>) -> BTreeMap<
         .iter()
         .map(|cluster| (cluster.clone(), empty.clone()))
         .collect();
+    let kept = kept_hosts(model);
     for row in model.placements() {
         let record = &row.record;
         if let Some(orders) = all.get_mut(&record.cluster) {
-            orders
-                .orders
-                .insert((record.gang, record.epoch), order(row));
+            let order = order(model, row, &kept);
+            orders.orders.insert((record.gang, record.epoch), order);
         }
     }
     for (name, orders) in &mut all {
@@ -61,12 +77,71 @@ pub(crate) fn orders_of(model: &Model, clusters: &BTreeSet<String>) -> BTreeMap<
     all
 }
 
-fn order(row: &StoredPlacement) -> Order {
+/// Hosts that are kept for gangs which wait, by cluster and pool.
+fn kept_hosts(model: &Model) -> BTreeMap<(&str, &str), Arc<[u64]>> {
+    let mut kept: BTreeMap<(&str, &str), BTreeSet<u64>> = BTreeMap::new();
+    for hold in model.holds() {
+        let record = &hold.record;
+        let hosts = kept.entry((&record.cluster, &record.pool)).or_default();
+        hosts.extend(record.room.iter().flat_map(|room| &room.known));
+    }
+    let kept = kept.into_iter();
+    kept.map(|(pool, hosts)| (pool, hosts.into_iter().collect()))
+        .collect()
+}
+
+fn order(model: &Model, row: &StoredPlacement, kept: &BTreeMap<(&str, &str), Arc<[u64]>>) -> Order {
     match row.record.state {
-        State::Starting | State::Running => Order::Run(Arc::clone(&row.record), row.revision),
+        State::Starting | State::Running => {
+            let room = model.makes_room(row.record.gang, row.record.epoch);
+            let shrinks = room.and_then(|(_, victim)| victim.shrinks.clone());
+            // It may have got smaller already, for this or another reason.
+            let smaller = shrinks.filter(|it| {
+                let pods = it.pods.iter().zip(&row.record.roles);
+                pods.clone().count() == row.record.roles.len()
+                    && pods.clone().all(|(pods, role)| *pods <= role.pods)
+                    && pods.clone().any(|(pods, role)| *pods < role.pods)
+            });
+            if let Some(it) = smaller {
+                return Order::Shrink(Arc::clone(&row.record), row.revision, Arc::new(it));
+            }
+            let record = &row.record;
+            let pool = (record.cluster.as_str(), record.pool.as_str());
+            // Where it runs already, it stays.
+            let kept = kept.get(&pool).filter(|_| record.state == State::Starting);
+            let kept = kept.map_or_else(|| Arc::from([]), Arc::clone);
+            Order::Run(Arc::clone(record), row.revision, kept)
+        }
+        State::Draining(DrainReason::Preempted) => Order::Leave(leave(&row.record, "Preempted")),
+        State::Draining(DrainReason::Reclaimed) => Order::Leave(leave(&row.record, "Reclaimed")),
         State::Draining(DrainReason::Deleted) => Order::Stop("Deleted"),
         State::Draining(DrainReason::Suspended) => Order::Stop("Suspended"),
         State::Draining(DrainReason::Evacuated) => Order::Stop("Evacuated"),
+    }
+}
+
+/// A gang that can save its work is asked to, and stopped early enough to be gone in time; any
+/// other is told at once, and has the whole notice until it is killed.
+fn leave(record: &PlacementRecord, reason: &'static str) -> Leave {
+    let notice = record
+        .preempted
+        .as_ref()
+        .map_or(Millis::ZERO, |it| it.notice);
+    if record.checkpoint.is_none() {
+        return Leave {
+            reason,
+            notice: Millis::ZERO,
+            grace: notice.max(Millis::seconds(1)),
+        };
+    }
+    let grace = record
+        .grace
+        .min(Millis(notice.0 / 2))
+        .max(Millis::seconds(1));
+    Leave {
+        reason,
+        notice: Millis(notice.0.saturating_sub(grace.0)),
+        grace,
     }
 }
 
@@ -103,8 +178,8 @@ impl Order {
     /// When it was decided; a stop comes before everything.
     fn decided(&self) -> Revision {
         match self {
-            Self::Stop(_) => Revision::default(),
-            Self::Run(_, decided) => *decided,
+            Self::Stop(_) | Self::Leave(_) => Revision::default(),
+            Self::Run(_, decided, _) | Self::Shrink(_, decided, _) => *decided,
         }
     }
 }
@@ -119,7 +194,7 @@ impl Orders {
             .orders
             .iter()
             .filter(|(key, order)| match (order, sent.orders.get(key)) {
-                (Order::Run(..), Some(Order::Run(..))) => false,
+                (Order::Run(.., kept), Some(Order::Run(.., told))) => kept != told,
                 (order, Some(before)) => *order != before,
                 (_, None) => true,
             });
@@ -145,8 +220,34 @@ pub(crate) fn intent(gang: GangId, epoch: Epoch, order: &Order) -> v1::Placement
             stop_reason: (*reason).to_owned(),
             ..bare
         },
-        Order::Run(record, _) => run_intent(bare, record),
+        Order::Leave(leave) => v1::PlacementIntent {
+            desired: v1::Desired::Stop.into(),
+            stop_reason: leave.reason.to_owned(),
+            notice_ms: leave.notice.0,
+            grace_ms: leave.grace.0,
+            ..bare
+        },
+        Order::Run(record, _, kept) => v1::PlacementIntent {
+            kept_hosts: kept.to_vec(),
+            ..run_intent(bare, record)
+        },
+        Order::Shrink(record, _, shrink) => shrink_intent(run_intent(bare, record), shrink),
     }
+}
+
+/// The same with fewer pods, and where those leave that are too many.
+fn shrink_intent(run: v1::PlacementIntent, shrink: &StoredShrink) -> v1::PlacementIntent {
+    let mut intent = run;
+    for ((role, pods), ix) in intent.roles.iter_mut().zip(&shrink.pods).zip(0_u32..) {
+        role.pods = *pods;
+        let leaves = shrink.leaves.iter().filter(|(role, ..)| *role == ix);
+        let leaves = leaves.map(|(_, host, pods)| v1::HostPods {
+            host: *host,
+            pods: *pods,
+        });
+        role.leaves = leaves.collect();
+    }
+    intent
 }
 
 fn run_intent(bare: v1::PlacementIntent, record: &PlacementRecord) -> v1::PlacementIntent {
@@ -238,6 +339,7 @@ fn role_intent(role: &PlacedRole) -> v1::RoleIntent {
         template_sha256: unhex(&role.template).into(),
         min: role.min,
         step: role.step,
+        leaves: Vec::new(),
     }
 }
 

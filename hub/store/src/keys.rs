@@ -136,6 +136,12 @@ pub fn placements() -> KeyRange {
     KeyRange::prefix("placements/")
 }
 
+/// Room and quota that are kept for one gang while others leave.
+#[must_use]
+pub fn hold(gang: GangId) -> Bytes {
+    format!("holds/{}/{}", gang.job, gang.index).into()
+}
+
 /// How far a job is.
 #[must_use]
 pub fn progress(job: Uid) -> Bytes {

@@ -12,12 +12,14 @@ use meridian_policies::lifecycle::{
 const EPOCH: Epoch = Epoch(7);
 const NOW: UnixMillis = UnixMillis(42);
 
-const STATES: [State; 5] = [
+const STATES: [State; 7] = [
     State::Starting,
     State::Running,
     State::Draining(DrainReason::Deleted),
     State::Draining(DrainReason::Suspended),
     State::Draining(DrainReason::Evacuated),
+    State::Draining(DrainReason::Reclaimed),
+    State::Draining(DrainReason::Preempted),
 ];
 
 const STEPS: [Step; 14] = [
@@ -49,6 +51,9 @@ fn all_events() -> Vec<Event> {
         Event::DeleteRequested,
         Event::SuspendRequested,
         Event::EvacuationRequested,
+        Event::RoomWanted { comes_back: true },
+        Event::RoomWanted { comes_back: false },
+        Event::Spared,
     ]);
     events
 }
@@ -75,7 +80,11 @@ fn the_table() {
             let event = match event {
                 Event::Observed { step, .. } => format!("{step:?}"),
                 Event::Refused { .. } => "Refused".to_owned(),
-                Event::DeleteRequested | Event::SuspendRequested | Event::EvacuationRequested => {
+                Event::DeleteRequested
+                | Event::SuspendRequested
+                | Event::EvacuationRequested
+                | Event::RoomWanted { .. }
+                | Event::Spared => {
                     format!("{event:?}")
                 }
             };
@@ -148,9 +157,11 @@ fn only_proof_that_nothing_runs_ends_a_placement() {
                     Step::Accepted | Step::Bound | Step::Running | Step::Stopping => false,
                 },
                 Event::Refused { .. } => state == State::Starting,
-                Event::DeleteRequested | Event::SuspendRequested | Event::EvacuationRequested => {
-                    false
-                }
+                Event::DeleteRequested
+                | Event::SuspendRequested
+                | Event::EvacuationRequested
+                | Event::RoomWanted { .. }
+                | Event::Spared => false,
             };
             let gone = matches!(after(state, event).next, Next::Ended(_));
             assert_eq!(gone, proof, "{state:?} {event:?}");
@@ -169,6 +180,20 @@ fn what_drains_never_runs_again_under_its_epoch() {
             match after(State::Draining(reason), event).next {
                 Next::In(State::Draining(_)) | Next::Ended(_) => {}
                 Next::In(state) => panic!("{event:?} leads to {state:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn only_who_makes_room_for_another_can_be_spared() {
+    for reason in [DrainReason::Reclaimed, DrainReason::Preempted] {
+        let state = State::Draining(reason);
+        assert_eq!(after(state, Event::Spared).next, Next::In(State::Running));
+        for event in all_events() {
+            match after(state, event).next {
+                Next::In(State::Draining(_)) | Next::Ended(_) => {}
+                Next::In(_) => assert_eq!(event, Event::Spared),
             }
         }
     }

@@ -270,26 +270,30 @@ impl World {
         self.holds.insert(hold.gang, (hold, known));
     }
 
-    /// Puts a gang on hosts that look as its takes say, such as are kept for others last.
+    /// A host that looks to others as if it had so many GPUs free, one that is kept for somebody last.
+    fn host_like(&self, looks: u64) -> usize {
+        // As its row looks to others: without what is kept there.
+        let kept = |host: usize| -> u64 {
+            let all = self.holds.values().flat_map(|(_, known)| known);
+            all.filter(|(at, _)| *at == host)
+                .map(|(_, need)| need)
+                .sum()
+        };
+        let seen = |host: usize| self.free[host].saturating_sub(kept(host));
+        let hosts = (0..HOSTS).filter(|host| self.free[*host] >= looks);
+        let host = hosts.min_by_key(|host| {
+            let other = seen(*host) != looks;
+            (other, kept(*host) > 0, self.free[*host], *host)
+        });
+        host.expect("the room is there")
+    }
+
+    /// Puts a gang on hosts that look as its takes say.
     fn place(&mut self, gang: &Waiting, placed: &Placed) {
         let mut pods = Vec::new();
         for take in &placed.takes {
             for _ in 0..take.hosts {
-                let looks = take.free.gpus.whole();
-                // As its row looks to others: without what is kept there.
-                let kept = |host: usize| -> u64 {
-                    let all = self.holds.values().flat_map(|(_, known)| known);
-                    all.filter(|(at, _)| *at == host)
-                        .map(|(_, need)| need)
-                        .sum()
-                };
-                let seen = |host: usize| self.free[host].saturating_sub(kept(host));
-                let hosts = (0..HOSTS).filter(|host| self.free[*host] >= looks);
-                let host = hosts.min_by_key(|host| {
-                    let other = seen(*host) != looks;
-                    (other, kept(*host) > 0, self.free[*host], *host)
-                });
-                let host = host.expect("the room is there");
+                let host = self.host_like(take.free.gpus.whole());
                 for _ in 0..take.pods_per_host {
                     let gpus = gang.shape.roles[0].per_pod.gpus.whole();
                     self.free[host] -= gpus;

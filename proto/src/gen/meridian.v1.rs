@@ -264,7 +264,7 @@ pub struct RoleSize {
     #[prost(uint32, tag = "2")]
     pub pods: u32,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DomainHold {
     #[prost(string, repeated, tag = "1")]
     pub domains: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
@@ -272,6 +272,36 @@ pub struct DomainHold {
     pub hosts: u32,
     #[prost(message, optional, tag = "3")]
     pub held: ::core::option::Option<Resources>,
+    /// Host by host, in all domains of the gang: in its first entry only.
+    #[prost(message, repeated, tag = "4")]
+    pub each: ::prost::alloc::vec::Vec<HostHold>,
+}
+/// What a gang holds on one host, and what else is known of that host.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HostHold {
+    /// The host: the same number in every message of this cluster, never 0.
+    #[prost(fixed64, tag = "1")]
+    pub host: u64,
+    #[prost(string, repeated, tag = "2")]
+    pub domains: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "3")]
+    pub held: ::core::option::Option<Resources>,
+    #[prost(message, optional, tag = "4")]
+    pub allocatable: ::core::option::Option<Resources>,
+    /// Held there by pods of no gang.
+    #[prost(message, optional, tag = "5")]
+    pub foreign: ::core::option::Option<Resources>,
+    /// Pods of the gang there.
+    #[prost(message, repeated, tag = "6")]
+    pub roles: ::prost::alloc::vec::Vec<RoleSize>,
+}
+/// Pods that leave a host.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HostPods {
+    #[prost(fixed64, tag = "1")]
+    pub host: u64,
+    #[prost(uint32, tag = "2")]
+    pub pods: u32,
 }
 /// Steps of gangs as they happen. Sent again until a digest or an intent shows that the hub has it.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -472,6 +502,13 @@ pub struct PlacementIntent {
     /// Hardware of the pool.
     #[prost(string, tag = "23")]
     pub flavor: ::prost::alloc::string::String,
+    /// With STOP: it is asked for a checkpoint and stopped once that is written, at the latest after
+    /// so many milliseconds. Until it is stopped a RUN of the same epoch lets it go on. 0 = at once.
+    #[prost(uint64, tag = "24")]
+    pub notice_ms: u64,
+    /// With RUN: hosts that are kept for others, by their numbers. It is not placed there.
+    #[prost(fixed64, repeated, tag = "25")]
+    pub kept_hosts: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Checkpoint {
@@ -507,7 +544,7 @@ pub struct Origin {
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RoleIntent {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -522,6 +559,9 @@ pub struct RoleIntent {
     pub min: u32,
     #[prost(uint32, tag = "6")]
     pub step: u32,
+    /// Where pods leave first when it is to go on with fewer than it has.
+    #[prost(message, repeated, tag = "7")]
+    pub leaves: ::prost::alloc::vec::Vec<HostPods>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TopologyRule {

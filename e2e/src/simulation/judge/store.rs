@@ -1,13 +1,13 @@
 //! What was written: every revision of the store, who made it, and on what condition.
 //!
-//! Owns S3, S5, S7, S8 and S20, and S2 as seen in the store. Reads the stored form of rows,
+//! Owns S3, S5, S7, S8 and S20, and S2 and S14 as seen in the store. Reads the stored form of rows,
 //! progress, capacity and objects. Never asks a hub.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use meridian_api::ids::{Epoch, GangId, Revision};
-use meridian_api::units::{MilliGpus, UnixMillis};
+use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_hub::leadership::Leader;
 use meridian_hub::placement::PlacementRecord;
 use meridian_hub::progress::JobProgress;
@@ -322,6 +322,7 @@ impl StoreTruth {
                 found.push(broken("S2", format!("{key}: an outcome was taken back")));
             }
         }
+        found.extend(hit_too_often(&key, &progress));
         self.progress.insert(entry.key.clone(), progress);
         found
     }
@@ -428,6 +429,21 @@ impl StoreTruth {
     }
 }
 
+/// S14: no gang makes room for others more than three times within an hour.
+fn hit_too_often(key: &str, progress: &JobProgress) -> Vec<Violation> {
+    const HOUR: Millis = Millis::seconds(3600);
+    let too_often = progress.evictions.iter().filter(|(_, hits)| {
+        let newest = hits.last();
+        let recent = |newest: UnixMillis| hits.iter().filter(move |it| newest.since(it.at) < HOUR);
+        newest.is_some_and(|newest| recent(newest.at).count() > 3)
+    });
+    let told = |(index, hits): (&u32, &Vec<_>)| {
+        let message = format!("{key}: gang {index} made room {} times lately", hits.len());
+        broken("S14", message)
+    };
+    too_often.map(told).collect()
+}
+
 /// A row is let go only when nothing runs under it.
 fn let_go(row: &PlacementRecord, clusters: &Clusters) -> Vec<Violation> {
     let (gang, epoch) = (row.gang, row.epoch);
@@ -446,7 +462,13 @@ fn parsed(uid: &str) -> meridian_api::ids::Uid {
 
 /// Keys that only a leader may write.
 fn is_leaders(key: &Bytes) -> bool {
-    let prefixes: [&[u8]; 4] = [b"placements/", b"progress/", b"capacity/", b"agents/"];
+    let prefixes: [&[u8]; 5] = [
+        b"placements/",
+        b"progress/",
+        b"capacity/",
+        b"agents/",
+        b"holds/",
+    ];
     *key == keys::ledger_head()
         || *key == keys::beat()
         || prefixes.iter().any(|prefix| key.starts_with(prefix))
