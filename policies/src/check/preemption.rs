@@ -301,10 +301,12 @@ pub(super) fn rooms_with_holds(snapshot: &Snapshot, plan: &Plan, found: &mut Fou
         let own = next.filter(|it| snapshot.waiting[it.waiting.index()].gang == hold.gang);
         let why = lapsed.get(&ix);
         let ends = own.is_some() || why.is_some_and(|why| *why != Lapse::PlacedElsewhere);
-        if let Some(rows) = hold.pool.and_then(|pool| rooms.get_mut(pool.index()))
-            && ends
-        {
+        if let Some(rows) = hold.pool.and_then(|pool| rooms.get_mut(pool.index())) {
             show(rows, &kept[ix.index()]);
+            if !ends {
+                // What others have left behind meanwhile may suit it better.
+                kept[ix.index()] = keep(snapshot, rows, &hold.room);
+            }
         }
         if let Some(placed) = own.filter(|_| why.is_none()) {
             first += 1;
