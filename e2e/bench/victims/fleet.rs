@@ -243,7 +243,7 @@ fn waiting(number: u32, pods: u32) -> Waiting {
         clusters: Vec::new(),
         lacking: Vec::new(),
         job_gpus: shape.gpus(&shape.most()),
-        shape,
+        shape: shape.into(),
         next_epoch: Epoch::first(StoreGeneration(1)),
         spec_revision: Revision(1),
         evicted_by: Vec::new(),
