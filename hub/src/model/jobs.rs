@@ -362,6 +362,7 @@ impl Model {
         self.names.remove(&name);
         let job = self.jobs.remove(&uid);
         self.left_out.remove(&uid);
+        self.losses.forget(uid);
         if let Some(job) = &job {
             self.forget_replica(job);
         }

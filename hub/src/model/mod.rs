@@ -11,6 +11,7 @@ mod fleet;
 mod histories;
 mod holds;
 mod jobs;
+mod losses;
 mod offers;
 mod reserved;
 mod seats;
@@ -87,6 +88,7 @@ pub(crate) struct Model {
     holds: BTreeMap<GangId, StoredHold>,
     /// For whom a gang makes room.
     makes_room_for: BTreeMap<GangId, GangId>,
+    losses: losses::Losses,
     /// Gangs without a place that are to get one.
     waiting: BTreeSet<GangId>,
     /// Jobs that no decision looks at for now. In memory only: another life may be wiser.
@@ -358,6 +360,7 @@ impl Model {
         }
         match serde_json::from_slice::<JobProgress>(&entry.value) {
             Ok(progress) => {
+                self.losses.note(uid, &progress);
                 job.progress = progress;
                 job.progress_revision = entry.mod_revision;
                 let owner = job.run_of();

@@ -1,26 +1,23 @@
 //! Who stands on which host: from digests to the rows that preemption reads.
 //!
-//! Owns the numbering of hosts in a snapshot, and what a victim would lose. A host is shown only
+//! Owns the numbering of hosts in a snapshot, and what is kept on them. A host is shown only
 //! where its looks are certain: what was decided since its digest makes alike hosts uncertain, and
 //! nobody is made to leave one of those. Reads only.
 
 use std::collections::BTreeMap;
 
 use meridian_api::ids::{Epoch, GangId};
-use meridian_api::units::{Millis, Resources, UnixMillis};
+use meridian_api::units::{Resources, UnixMillis};
 use meridian_policies::lifecycle::State;
 use meridian_policies::model::{
     ClusterIx, GangShape, HeldIx, Hold, HoldRoom, HostIx, HostRow, Leaving, Pool, PoolIx,
-    RoleShape, Seat, Shape, Snapshot, Stage, Standing, Tenant,
+    RoleShape, Seat, Shape, Snapshot, Stage, Standing,
 };
 
 use super::snapshot::{Ordinals, ledger_rows};
 use super::{ClusterState, Model, Seen, StoredHold};
 use crate::holds::StoredVictim;
 use crate::placement::{PlacedRole, PlacementRecord};
-
-/// Work lost longer ago is not held against anybody.
-const LOST_WITHIN: Millis = Millis::seconds(3600);
 
 /// A host of a snapshot, as its agent numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -163,21 +160,6 @@ impl Model {
             })
         };
         self.holds().filter_map(row).collect()
-    }
-
-    /// What tenants lost to others in the last hour.
-    pub(super) fn lost_work(&self, ordinals: &Ordinals, tenants: &mut [Tenant], now: UnixMillis) {
-        for job in self.jobs.values() {
-            let evictions = job.progress.evictions.values().flatten();
-            let recent = evictions.filter(|it| now.since(it.at) < LOST_WITHIN);
-            let lost = recent.fold(0_u64, |sum, it| sum.saturating_add(it.lost));
-            let tenant = ordinals.tenants.get(job.tenant());
-            if let Some(tenant) = tenant.and_then(|ix| tenants.get_mut(ix.index()))
-                && lost > 0
-            {
-                tenant.lost = tenant.lost.saturating_add(lost);
-            }
-        }
     }
 
     /// When a gang made room for others lately.

@@ -12,8 +12,8 @@ use meridian_api::units::Resources;
 
 use super::{Found, ledger, report};
 use crate::model::{
-    GangShape, Held, HoldIx, HostIx, Lapse, Plan, PoolIx, Preemption, Role, Rule, Shape, Snapshot,
-    Stage, Take, TenantIx, Victim, WaitingIx, Yield,
+    GangShape, Held, HoldIx, HoldRoom, HostIx, Lapse, Plan, PoolIx, Preemption, Role, Rule, Shape,
+    Snapshot, Stage, Take, TenantIx, Victim, WaitingIx, Yield,
 };
 use crate::preempt::holds::{Kept, keep, show};
 use crate::shapes;
@@ -69,6 +69,26 @@ pub(super) fn just(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
         }
         if let Some(what) = too_little(snapshot, made) {
             wrong(what);
+        }
+    }
+    kept_twice(snapshot, plan, found);
+}
+
+/// A host that somebody leaves for one gang is named for no other, in whatever order they get it
+/// (S5).
+fn kept_twice(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let known = |room: &'_ [HoldRoom]| -> Vec<HostIx> {
+        room.iter().flat_map(|part| &part.known).copied().collect()
+    };
+    let before = snapshot.holds.iter().flat_map(|hold| known(&hold.room));
+    let mut named: BTreeSet<HostIx> = before.collect();
+    for made in &plan.preemptions {
+        for host in known(&made.room) {
+            if !named.insert(host) {
+                let gang = snapshot.waiting[made.waiting.index()].gang;
+                let message = format!("room for gang {gang}: host {} is another's", host.0);
+                report(found, "S5", message);
+            }
         }
     }
 }
@@ -300,7 +320,8 @@ pub(super) fn rooms_with_holds(snapshot: &Snapshot, plan: &Plan, found: &mut Fou
         let next = plan.placements.get(first);
         let own = next.filter(|it| snapshot.waiting[it.waiting.index()].gang == hold.gang);
         let why = lapsed.get(&ix);
-        let ends = own.is_some() || why.is_some_and(|why| *why != Lapse::PlacedElsewhere);
+        // One whose gang is placed elsewhere keeps its room until then, also from that gang.
+        let ends = why.map_or(own.is_some(), |why| *why != Lapse::PlacedElsewhere);
         if let Some(rows) = hold.pool.and_then(|pool| rooms.get_mut(pool.index())) {
             show(rows, &kept[ix.index()]);
             if !ends {

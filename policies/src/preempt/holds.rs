@@ -113,6 +113,12 @@ fn take(
 }
 
 impl Kept {
+    /// What these hosts look like while part of them is kept, and how many they are.
+    pub(crate) fn shown(&self) -> ((Vec<String>, Resources, Resources), u32) {
+        let look = (self.domains.clone(), self.allocatable, self.after);
+        (look, self.hosts)
+    }
+
     fn row(&self, free: Resources) -> Shape {
         Shape {
             domains: self.domains.clone(),

@@ -70,7 +70,11 @@ impl Preemptions {
             }
             let state = hold.pool.and_then(|pool| pools.get_mut(pool.index()));
             let kept = state.map(|state| state.keep(snapshot, &hold.room));
-            own.kept.push(Some(kept.unwrap_or_default()));
+            let kept = kept.unwrap_or_default();
+            if let Some(pool) = hold.pool {
+                own.moved.hide(pool, &kept);
+            }
+            own.kept.push(Some(kept));
             own.note(snapshot, &hold.room);
         }
         own
@@ -246,14 +250,9 @@ impl Round<'_> {
             .unwrap_or_default();
         let state = &mut self.pools[pool.index()];
         holds::show(state.rows_mut(), &kept);
+        self.preemptions.moved.show(pool, &kept);
         let Some(found) = fit(&source.levels, state.rows(), &gang.shape, &hold.pods) else {
-            let again = state.keep(self.snapshot, &hold.room);
-            self.preemptions.kept[ix.index()] = Some(again);
-            return if self.snapshot.now >= hold.until {
-                Err(Lapse::Expired)
-            } else {
-                Ok(None)
-            };
+            return self.keep_on(hold, ix, pool);
         };
         // Who has not gone yet counts: there must be quota for both.
         self.uncharge(hold);
@@ -261,14 +260,7 @@ impl Round<'_> {
         let room = self.ledger.room(gang.tenant, place, Reach::Borrowing);
         if !room.covers(gang.shape.demand(&hold.pods)) {
             self.charge_again(hold);
-            let state = &mut self.pools[pool.index()];
-            let again = state.keep(self.snapshot, &hold.room);
-            self.preemptions.kept[ix.index()] = Some(again);
-            return if self.snapshot.now >= hold.until {
-                Err(Lapse::Expired)
-            } else {
-                Ok(None)
-            };
+            return self.keep_on(hold, ix, pool);
         }
         let state = &mut self.pools[pool.index()];
         state.free = shapes::free(state.rows()).gpus;
@@ -290,6 +282,17 @@ impl Round<'_> {
             found,
             score,
         )))
+    }
+
+    /// Its room is kept once more, unless its time is over.
+    fn keep_on(&mut self, hold: &Hold, ix: HoldIx, pool: PoolIx) -> Result<Option<Placed>, Lapse> {
+        let kept = self.pools[pool.index()].keep(self.snapshot, &hold.room);
+        self.preemptions.moved.hide(pool, &kept);
+        self.preemptions.kept[ix.index()] = Some(kept);
+        if self.snapshot.now >= hold.until {
+            return Err(Lapse::Expired);
+        }
+        Ok(None)
     }
 
     fn take_place(
@@ -344,6 +347,7 @@ impl Round<'_> {
             let state = &mut self.pools[pool.index()];
             holds::show(state.rows_mut(), &kept);
             state.free = shapes::free(state.rows()).gpus;
+            self.preemptions.moved.show(pool, &kept);
         }
         self.uncharge(hold);
     }
@@ -395,7 +399,8 @@ impl Round<'_> {
         let demand = gang.shape.demand(&made.pods);
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
         let state = &mut self.pools[made.pool.index()];
-        state.keep(snapshot, &made.room);
+        let kept = state.keep(snapshot, &made.room);
+        self.preemptions.moved.hide(made.pool, &kept);
         self.preemptions.note(snapshot, &made.room);
         // Who was taken is no candidate for the next.
         self.preemptions.candidates.clear();

@@ -410,6 +410,88 @@ fn a_place_elsewhere_ends_the_hold_and_spares_the_victims() {
 }
 
 #[test]
+fn what_is_kept_for_a_gang_is_kept_until_it_is_placed_elsewhere() {
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("c", 4)], &[("a", 7)], &[("b", 7)]])
+        .gang("c", |gang| gang.class = PROD)
+        .asks("one", role(1, 8), |_| {})
+        .asks("two", role(1, 8), |gang| {
+            gang.submitted = UnixMillis(NOW.0 + 1);
+        })
+        .build();
+    // It wants all of one host, and half of what is free on another.
+    let head = RoleShape {
+        name: "head".into(),
+        ..role(1, 2)
+    };
+    let mut shape = (*snapshot.waiting[0].shape).clone();
+    shape.roles.push(head);
+    snapshot.waiting[0].job_gpus = shape.gpus(&shape.most());
+    snapshot.waiting[0].shape = shape.into();
+    let plan = sound(&snapshot);
+    let [one, two] = plan.preemptions.as_slice() else {
+        panic!("{plan:?}");
+    };
+    assert_eq!((names(&snapshot, one), names(&snapshot, two)), {
+        let name = |name: &str| vec![name.to_owned()];
+        (name("a"), name("b"))
+    });
+    let mut next = committed(&committed(&snapshot, one), two);
+    // The second one's room comes free when it does not want it any more.
+    next.waiting.pop();
+    let gone = find(&next, "b");
+    next.held.remove(gone.index());
+    next.hosts.pop();
+    next.holds[1].victims.clear();
+    next.holds[1].room[0].known.clear();
+    let full = &mut next.pools[0].shapes[0];
+    full.hosts = 1;
+    let free = Shape {
+        free: full.allocatable,
+        ..full.clone()
+    };
+    next.pools[0].shapes.push(free);
+    let plan = sound(&next);
+    assert_eq!(plan.placements[0].waiting, WaitingIx(0));
+    let why = plan.lapsed.iter().map(|lapsed| (lapsed.hold, lapsed.why));
+    let why: Vec<_> = why.collect();
+    assert_eq!(
+        why,
+        [
+            (HoldIx(1), Lapse::NotWanted),
+            (HoldIx(0), Lapse::PlacedElsewhere)
+        ]
+    );
+}
+
+#[test]
+fn several_get_room_at_once_on_hosts_that_look_alike() {
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("a", 8)], &[("b", 8)], &[("c", 8)]])
+        .asks("one", role(1, 8), |_| {})
+        .asks("two", role(1, 8), |gang| {
+            gang.submitted = UnixMillis(NOW.0 + 1);
+        })
+        .build();
+    let plan = sound(&snapshot);
+    let [one, two] = plan.preemptions.as_slice() else {
+        panic!("{}", render(&snapshot, &plan));
+    };
+    let (one, two) = (one.clone(), two.clone());
+    assert_eq!(names(&snapshot, &one), ["a"]);
+    assert_eq!(names(&snapshot, &two), ["b"]);
+    // And a third one in the next round, while those are leaving.
+    let mut third = snapshot.waiting[0].clone();
+    third.gang = gang_id(500);
+    third.submitted = UnixMillis(NOW.0 + 2);
+    snapshot.waiting.push(third);
+    let next = committed(&committed(&snapshot, &one), &two);
+    assert_eq!(names(&next, only(&sound(&next))), ["c"]);
+}
+
+#[test]
 fn a_hold_is_charged_at_once() {
     let mut snapshot = Ground::new()
         .cluster("c1")

@@ -106,6 +106,15 @@ impl World {
         self.waiting.insert(id, waiting);
     }
 
+    /// Somebody who waits does not want to any more.
+    fn withdraw(&mut self) {
+        let all = u64::try_from(self.waiting.len()).expect("small");
+        let nth = usize::try_from(self.below(all.max(1))).expect("small");
+        if let Some(gang) = self.waiting.keys().nth(nth).copied() {
+            self.waiting.remove(&gang);
+        }
+    }
+
     /// A waiting gang with nothing out of the ordinary.
     fn template() -> Waiting {
         let snapshot = Ground::new()
@@ -405,6 +414,9 @@ proptest! {
             world.pass(Millis::seconds(span));
             for _ in 0..world.below(3) {
                 world.arrive();
+            }
+            if world.below(8) == 0 {
+                world.withdraw();
             }
             world.round();
         }
