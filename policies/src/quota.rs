@@ -18,7 +18,6 @@ use meridian_api::kinds::tenant_quota::{Amounts, TenantQuotaSpec};
 use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
 
 use crate::model::{Budget, FlavorIx, Measure, Place, Quota, RegionIx, Snapshot, Tenant, TenantIx};
-use crate::preempt::holds::counted;
 
 /// How far a tenant may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,7 +127,8 @@ pub struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    /// The ledger of what is held.
+    /// The ledger of what is held: who leaves counts until it has gone, and what is kept for a gang
+    /// counts beside it.
     #[must_use]
     pub fn new(snapshot: &'a Snapshot) -> Self {
         let tenants = snapshot.tenants.as_slice();
@@ -144,10 +144,9 @@ impl<'a> Ledger<'a> {
             jobs: BTreeSet::new(),
         };
         ledger.put_rows();
-        let held = snapshot.held.iter().zip(counted(snapshot));
-        let held = held.map(|(row, counted)| {
+        let held = snapshot.held.iter().map(|row| {
             let place = row.place(snapshot);
-            (row.tenant, place, counted, row.gang.job)
+            (row.tenant, place, row.resources, row.gang.job)
         });
         let holds = snapshot.holds.iter().map(|hold| {
             let place = hold.place(snapshot);

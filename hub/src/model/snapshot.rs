@@ -16,8 +16,8 @@ use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
 use meridian_api::validate::Findings;
 use meridian_policies::model::{
     Accepted, Budget, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx,
-    Held, Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Shared, Snapshot, Tenant,
-    TenantIx, Waiting,
+    Held, Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Shared, Snapshot, Tenant, TenantIx,
+    Waiting,
 };
 use meridian_policies::quota::rows_of;
 use meridian_policies::shapes;

@@ -240,30 +240,25 @@ fn upward(snapshot: &Snapshot, tenant: TenantIx) -> Vec<TenantIx> {
     path
 }
 
-/// What counts before the plan, and after it.
+/// What counts before the plan, and after it, once everybody has gone who leaves for a gang; who
+/// leaves for one whose hold ends stays.
 fn sides<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> (Vec<Entry<'a>>, Vec<Entry<'a>>) {
-    let mut before = held(snapshot);
-    let victims = snapshot.holds.iter().flat_map(|hold| &hold.victims);
-    give_up(
-        &mut before,
-        victims.map(|it| (it.held.index(), it.resources)),
-    );
-    let mut after = held(snapshot);
     let ended: BTreeSet<usize> = plan.lapsed.iter().map(|it| it.hold.index()).collect();
-    let standing = snapshot.holds.iter().enumerate();
     // Who left for a gang that has its place counts again, if it is still there.
     let placed: BTreeSet<_> = plan
         .placements
         .iter()
         .map(|placed| snapshot.waiting[placed.waiting.index()].gang)
         .collect();
+    let standing = snapshot.holds.iter().enumerate();
     let standing =
         standing.filter(|(ix, hold)| !ended.contains(ix) && !placed.contains(&hold.gang));
     let victims = standing.flat_map(|(_, hold)| &hold.victims);
-    give_up(
-        &mut after,
-        victims.map(|it| (it.held.index(), it.resources)),
-    );
+    let victims = victims.map(|it| (it.held.index(), it.resources));
+    let mut before = held(snapshot);
+    give_up(&mut before, victims.clone());
+    let mut after = held(snapshot);
+    give_up(&mut after, victims);
     let victims = plan.preemptions.iter().flat_map(|made| &made.victims);
     give_up(
         &mut after,
@@ -279,9 +274,23 @@ fn sides<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> (Vec<Entry<'a>>, Vec<Ent
     (before, after)
 }
 
-/// No limit is passed that was not passed before; what was is not made worse (S4).
+/// No limit is passed that was not passed before; what was is not made worse (S4): neither by what
+/// is placed, while nobody has gone yet, nor once everybody has.
 pub(super) fn limits(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
-    let (all_before, all_after) = sides(snapshot, plan);
+    let now = held(snapshot);
+    let mut with_placed = held(snapshot);
+    with_placed.extend(planned(snapshot, plan));
+    limits_of(snapshot, &now, &with_placed, found);
+    let (before, after) = sides(snapshot, plan);
+    limits_of(snapshot, &before, &after, found);
+}
+
+fn limits_of(
+    snapshot: &Snapshot,
+    all_before: &[Entry<'_>],
+    all_after: &[Entry<'_>],
+    found: &mut Found,
+) {
     let rows = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
     let measures: BTreeSet<Measure> = rows.map(|row| row.measure).collect();
     let steps = snapshot.tenants.len();

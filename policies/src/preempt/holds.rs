@@ -152,19 +152,6 @@ pub(crate) fn show(rows: &mut Vec<Shape>, kept: &[Kept]) {
     *rows = shapes::canonical(rows);
 }
 
-/// What of each placement counts against quota: all of it, but for what it gives up to a hold,
-/// which is charged in its place.
-#[must_use]
-pub fn counted(snapshot: &Snapshot) -> Vec<Resources> {
-    let mut counted: Vec<Resources> = snapshot.held.iter().map(|held| held.resources).collect();
-    for leaving in snapshot.holds.iter().flat_map(|hold| &hold.victims) {
-        if let Some(own) = counted.get_mut(leaving.held.index()) {
-            *own = minus(*own, leaving.resources);
-        }
-    }
-    counted
-}
-
 /// Placements that leave for a hold.
 pub(crate) fn spoken_for(snapshot: &Snapshot) -> Vec<bool> {
     let mut spoken_for = vec![false; snapshot.held.len()];

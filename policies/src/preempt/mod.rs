@@ -77,11 +77,12 @@ pub(crate) fn plan(
     let pods = gang.shape.least();
     let need = gang.shape.demand(&pods);
     let main = main_role(round, ix)?;
+    let once_gone = round.once_gone();
     let mut best: Option<Bid> = None;
     for (pool, preference) in open_to(round, ix) {
         let source = &snapshot.pools[pool.index()];
         let place = snapshot.place(source);
-        let is_owner = round.ledger.owed(gang.tenant, place).covers(need);
+        let is_owner = once_gone.owed(gang.tenant, place).covers(need);
         if reach == Reach::Nominal && !is_owner {
             continue;
         }
@@ -99,7 +100,14 @@ pub(crate) fn plan(
         }
         let bid = bid(round, ix, pool, mask, &candidates, main, preference);
         let Some(mut bid) = bid else { continue };
-        if !with_quota(round, &asker, reach, need, &mut bid) || bid.victims.is_empty() {
+        if !with_quota(round, &asker, reach, need, &once_gone, &mut bid) {
+            continue;
+        }
+        if bid.victims.is_empty() {
+            if !round.ledger.room(gang.tenant, place, reach).covers(need) {
+                // It finds room there, and quota as soon as those have gone who are leaving.
+                return None;
+            }
             continue;
         }
         if best.as_ref().is_none_or(|best| bid.key() < best.key()) {
@@ -400,19 +408,20 @@ pub fn given_up(held: &Held, does: &Yield) -> Resources {
     }
 }
 
-/// True when there is quota for the gang once the victims are gone; adds more of those that it may
+/// True when there is quota for the gang once the victims are gone, and those who leave already; adds more of those that it may
 /// take where quota is short, the cheapest first.
 fn with_quota(
     round: &mut Round<'_>,
     asker: &Asker<'_>,
     reach: Reach,
     need: Resources,
+    once_gone: &Ledger<'_>,
     bid: &mut Bid,
 ) -> bool {
     let snapshot = round.snapshot;
     let place = snapshot.place(&snapshot.pools[bid.pool.index()]);
     let tenant = asker.gang.tenant;
-    let mut ledger = round.ledger.clone();
+    let mut ledger = once_gone.clone();
     for victim in &bid.victims {
         give_back(snapshot, &mut ledger, victim);
     }

@@ -19,7 +19,7 @@ use crate::model::{
     ClassIx, HeldIx, Hold, HoldIx, Lapse, Lapsed, Place, Placed, PoolIx, Preemption, Rule, Score,
     Snapshot, TenantIx, Victim, WaitingIx, Yield,
 };
-use crate::quota::Reach;
+use crate::quota::{Ledger, Reach};
 use crate::shapes;
 use crate::slots::Mask;
 
@@ -205,6 +205,43 @@ fn by_pool(snapshot: &Snapshot) -> Vec<Vec<HeldIx>> {
     by_pool
 }
 
+impl<'a> Round<'a> {
+    /// Quota once everybody has gone who leaves for a gang. Only who makes others go may count on
+    /// it: what is placed must fit beside them, for they are spared when the gang does not want
+    /// its room any more.
+    pub(super) fn once_gone(&self) -> Ledger<'a> {
+        let snapshot = self.snapshot;
+        let mut ledger = self.ledger.clone();
+        let mut goes = |held: HeldIx, what| {
+            let held = &snapshot.held[held.index()];
+            ledger.give_back(held.tenant, held.place(snapshot), what);
+        };
+        for leaving in self.standing_holds().flat_map(|hold| &hold.victims) {
+            goes(leaving.held, leaving.resources);
+        }
+        for victim in self.preemptions.made.iter().flat_map(|made| &made.victims) {
+            let held = &snapshot.held[victim.held.index()];
+            goes(victim.held, given_up(held, &victim.does));
+        }
+        ledger
+    }
+
+    /// Quota that is held by placements, without what is kept.
+    fn only_held(&self) -> Ledger<'a> {
+        let mut ledger = self.ledger.clone();
+        for hold in self.standing_holds() {
+            ledger.give_back(hold.tenant, hold.place(self.snapshot), hold.resources);
+        }
+        ledger
+    }
+
+    /// Holds of earlier rounds that have not ended in this one.
+    fn standing_holds(&self) -> impl Iterator<Item = &'a Hold> {
+        let holds = self.preemptions.kept.iter().zip(&self.snapshot.holds);
+        holds.filter_map(|(kept, hold)| kept.as_ref().map(|_| hold))
+    }
+}
+
 impl Round<'_> {
     /// Places gangs whose room has come free, and ends holds that nothing will come of.
     pub(crate) fn settle_holds(&mut self) -> Vec<Placed> {
@@ -254,14 +291,13 @@ impl Round<'_> {
         let Some(found) = fit(&source.levels, state.rows(), &gang.shape, &hold.pods) else {
             return self.keep_on(hold, ix, pool);
         };
-        // Who has not gone yet counts: there must be quota for both.
-        self.uncharge(hold);
+        // Who has not gone yet counts, whoever it leaves for: there must be quota for both.
         let place = self.snapshot.place(source);
-        let room = self.ledger.room(gang.tenant, place, Reach::Borrowing);
+        let room = self.only_held().room(gang.tenant, place, Reach::Borrowing);
         if !room.covers(gang.shape.demand(&hold.pods)) {
-            self.charge_again(hold);
             return self.keep_on(hold, ix, pool);
         }
+        self.uncharge(hold);
         let state = &mut self.pools[pool.index()];
         state.free = shapes::free(state.rows()).gpus;
         self.preemptions.end(ix);
@@ -315,30 +351,19 @@ impl Round<'_> {
         }
     }
 
-    /// Quota as if the hold had not been decided: who leaves for it counts again.
+    /// Quota without what is kept by the hold: who leaves for it counts.
     pub(crate) fn uncharge(&mut self, hold: &Hold) {
         self.ledger
             .give_back(hold.tenant, hold.place(self.snapshot), hold.resources);
-        for leaving in &hold.victims {
-            let held = &self.snapshot.held[leaving.held.index()];
-            let stood = held.place(self.snapshot);
-            self.ledger.keep(held.tenant, stood, leaving.resources);
-        }
     }
 
-    /// Charges a hold again, in place of those who leave for it.
+    /// Charges a hold again.
     pub(crate) fn charge_again(&mut self, hold: &Hold) {
-        for leaving in &hold.victims {
-            let held = &self.snapshot.held[leaving.held.index()];
-            let stood = held.place(self.snapshot);
-            self.ledger.give_back(held.tenant, stood, leaving.resources);
-        }
         self.ledger
             .keep(hold.tenant, hold.place(self.snapshot), hold.resources);
     }
 
-    /// Ends a hold: its quota and its room are there for others, victims that stay are charged
-    /// again.
+    /// Ends a hold: its quota and its room are there for others.
     fn release(&mut self, ix: HoldIx) {
         let snapshot = self.snapshot;
         let hold = &snapshot.holds[ix.index()];
@@ -385,9 +410,6 @@ impl Round<'_> {
         let gang = self.gang(ix);
         for victim in &made.victims {
             let held = &snapshot.held[victim.held.index()];
-            let given = given_up(held, &victim.does);
-            let stood = held.place(snapshot);
-            self.ledger.give_back(held.tenant, stood, given);
             self.preemptions.taken[victim.held.index()] = true;
             let budget = self.preemptions.budgets.get_mut(held.tenant.index());
             if let Some(budget) = budget.filter(|_| victim.lost > 0 && victim.rule != Rule::Reclaim)

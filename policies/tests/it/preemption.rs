@@ -517,6 +517,88 @@ fn a_hold_is_charged_at_once() {
 }
 
 #[test]
+fn what_a_victim_gives_up_beyond_the_need_is_given_to_others_when_it_has_gone() {
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("big", 8)], &[("big", 8)], &[("theirs", 4)]])
+        .gang("theirs", |gang| {
+            (gang.tenant, gang.class) = (TenantIx(1), PROD);
+        })
+        .asks("urgent", role(1, 8), |_| {})
+        .asks("small", role(1, 4), |gang| {
+            gang.submitted = UnixMillis(NOW.0 + 1);
+        })
+        .build();
+    snapshot.tenants.push(tenant("other", None));
+    snapshot.tenants[0].quotas = vec![quota(16, Some(0))];
+    snapshot.tenants[1].quotas = vec![quota(16, Some(0))];
+    let plan = sound(&snapshot);
+    assert_eq!(names(&snapshot, only(&plan)), ["big"]);
+    assert!(plan.placements.is_empty(), "{}", render(&snapshot, &plan));
+    let mut next = committed(&snapshot, only(&plan));
+    let waits = sound(&next);
+    assert!(waits.placements.is_empty(), "{}", render(&next, &waits));
+    assert!(waits.preemptions.is_empty(), "{}", render(&next, &waits));
+    // Whoever asked does not want it any more, and nobody is over quota by that.
+    let urgent = next.waiting.remove(0);
+    assert_eq!(sound(&next).lapsed[0].why, Lapse::NotWanted);
+    next.waiting.insert(0, urgent);
+    // All of it has gone: there is quota and room for both.
+    let big = find(&next, "big");
+    next.held.remove(big.index());
+    next.hosts.retain(|host| host.shape != 0);
+    for held in &mut next.held {
+        held.standing
+            .seats
+            .iter_mut()
+            .for_each(|seat| seat.host = HostIx(0));
+    }
+    next.holds[0].victims.clear();
+    next.holds[0]
+        .room
+        .iter_mut()
+        .for_each(|room| room.known.clear());
+    let emptied = &mut next.pools[0].shapes[0];
+    emptied.free = emptied.allocatable;
+    assert_eq!(sound(&next).placements.len(), 2);
+}
+
+#[test]
+fn a_hold_is_met_while_others_still_leave_for_another() {
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("b", 8)], &[("a", 8)]])
+        .asks("one", role(1, 8), |_| {})
+        .asks("two", role(1, 8), |gang| {
+            gang.submitted = UnixMillis(NOW.0 + 1);
+        })
+        .build();
+    snapshot.tenants[0].quotas = vec![quota(16, Some(0))];
+    let plan = sound(&snapshot);
+    let [one, two] = plan.preemptions.as_slice() else {
+        panic!("{}", render(&snapshot, &plan));
+    };
+    assert_eq!(names(&snapshot, one), ["a"]);
+    let mut next = committed(&committed(&snapshot, one), two);
+    next.held.remove(find(&snapshot, "a").index());
+    next.hosts.pop();
+    next.holds[0].victims.clear();
+    next.holds[0].room[0].known.clear();
+    next.holds[1].victims[0].held = HeldIx(0);
+    let full = &mut next.pools[0].shapes[0];
+    full.hosts = 1;
+    let free = Shape {
+        free: full.allocatable,
+        ..full.clone()
+    };
+    next.pools[0].shapes.push(free);
+    let plan = sound(&next);
+    assert_eq!(plan.placements.len(), 1, "{}", render(&next, &plan));
+    assert_eq!(plan.placements[0].waiting, WaitingIx(0));
+    assert!(plan.preemptions.is_empty() && plan.lapsed.is_empty());
+}
+
+#[test]
 fn a_job_does_not_make_room_for_itself_in_its_class() {
     let snapshot = Ground::new()
         .cluster("c1")

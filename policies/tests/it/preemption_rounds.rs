@@ -402,24 +402,33 @@ fn nobody_takes_turns_in_a_thousand_rounds() {
     judge(&world.hits);
 }
 
+fn history(seed: u64, steps: usize) {
+    let mut world = World::new(seed);
+    for _ in 0..steps {
+        let span = 10 + world.below(300);
+        world.pass(Millis::seconds(span));
+        for _ in 0..world.below(3) {
+            world.arrive();
+        }
+        if world.below(8) == 0 {
+            world.withdraw();
+        }
+        world.round();
+    }
+    judge(&world.hits);
+}
+
+#[test]
+fn a_hold_does_not_wait_for_those_who_leave_for_another() {
+    history(10_824_540_268_319_384_784, 20);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     /// Every plan is just, every hold is met in time, and nobody takes turns.
     #[test]
     fn random_histories_are_just(seed in any::<u64>(), steps in 20_usize..80) {
-        let mut world = World::new(seed);
-        for _ in 0..steps {
-            let span = 10 + world.below(300);
-            world.pass(Millis::seconds(span));
-            for _ in 0..world.below(3) {
-                world.arrive();
-            }
-            if world.below(8) == 0 {
-                world.withdraw();
-            }
-            world.round();
-        }
-        judge(&world.hits);
+        history(seed, steps);
     }
 }
