@@ -25,7 +25,7 @@ const WITHIN: Millis = Millis::seconds(1_200);
 /// Clusters of the fleet, one in each region.
 const CLUSTERS: [&str; 2] = ["east-a", "west-a"];
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+fn object(kind: &str, name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "meridian.dev/v1alpha1", "kind": kind,
         "metadata": {"name": name}, "spec": spec,
@@ -62,14 +62,14 @@ fn options(clock: &Clock) -> FleetOptions {
         execution: Execution::Inline,
         regions: vec![region("east"), region("west")],
         objects: vec![
-            object("WorkloadClass", "train", train),
-            object("WorkloadClass", "serve", serve),
-            object("Tenant", "team", json!({})),
+            object("WorkloadClass", "train", &train),
+            object("WorkloadClass", "serve", &serve),
+            object("Tenant", "team", &json!({})),
         ],
     }
 }
 
-fn submission(name: &str, class: &str, pods: u32, change: Value) -> Submission {
+fn submission(name: &str, class: &str, pods: u32, change: &Value) -> Submission {
     let mut spec = json!({
         "workloadClass": class,
         "roles": [{
@@ -169,14 +169,14 @@ async fn a_victim_saves_its_work_moves_to_another_region_and_goes_on_there() {
         "checkpoint": {"uri": "s3://models/train"},
         "placement": {"regions": {"ordered": ["east", "west"]}},
     });
-    let train = client.submit(submission("train", "train", 2, saves)).await;
+    let train = client.submit(submission("train", "train", 2, &saves)).await;
     train.expect("it is stored");
     let before = running(&clock, &client, "train", CLUSTERS[0]).await;
     // Long enough that there is work to lose.
     clock.sleep(Millis::seconds(600)).await;
 
     let only_east = json!({"placement": {"regions": {"ordered": ["east"]}}});
-    let serve = submission("serve", "serve", 1, only_east);
+    let serve = submission("serve", "serve", 1, &only_east);
     // Whoever asks first hears who would go, and that is who goes.
     let plan = client.plan(&serve.job).await.expect("it is planned");
     let said = plan.reasons.iter().map(|it| it.message.as_str());
@@ -218,18 +218,18 @@ async fn one_that_will_not_go_is_ended_in_time_and_nobody_else_takes_its_room() 
     let mut fleet = Fleet::start(options(&clock)).await.expect("it starts");
     let client = fleet.client(0).expect("a client");
     let east = json!({"placement": {"regions": {"ordered": ["east"]}}});
-    let mut stubborn = submission("stubborn", "train", 2, east.clone());
+    let mut stubborn = submission("stubborn", "train", 2, &east);
     let annotations = &mut stubborn.job["spec"]["roles"][0]["template"]["metadata"]["annotations"];
     annotations["meridian.dev/simulated-ignores-sigterm"] = json!("true");
     client.submit(stubborn).await.expect("it is stored");
     running(&clock, &client, "stubborn", CLUSTERS[0]).await;
     // It waits for the same hosts, and is there first.
-    let small = submission("small", "train", 1, east.clone());
+    let small = submission("small", "train", 1, &east);
     client.submit(small).await.expect("it is stored");
     clock.sleep(Millis::seconds(60)).await;
 
     let asked = clock.wall();
-    let serve = submission("serve", "serve", 2, east);
+    let serve = submission("serve", "serve", 2, &east);
     client.submit(serve).await.expect("it is stored");
     running(&clock, &client, "serve", CLUSTERS[0]).await;
     let history = fleet
@@ -261,14 +261,14 @@ async fn an_elastic_gang_goes_on_smaller_and_nobody_dies() {
         "elasticity": {"role": "worker", "min": 1, "max": 2},
         "placement": {"regions": {"ordered": ["east"]}},
     });
-    let elastic = submission("train", "train", 2, elastic);
+    let elastic = submission("train", "train", 2, &elastic);
     client.submit(elastic).await.expect("it is stored");
     let before = running(&clock, &client, "train", CLUSTERS[0]).await;
     assert_eq!(before.pods, 2);
 
     let only_east = json!({"placement": {"regions": {"ordered": ["east"]}}});
     let serve = client
-        .submit(submission("serve", "serve", 1, only_east))
+        .submit(submission("serve", "serve", 1, &only_east))
         .await;
     serve.expect("it is stored");
     running(&clock, &client, "serve", CLUSTERS[0]).await;

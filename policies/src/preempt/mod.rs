@@ -408,8 +408,8 @@ pub fn given_up(held: &Held, does: &Yield) -> Resources {
     }
 }
 
-/// True when there is quota for the gang once the victims are gone, and those who leave already; adds more of those that it may
-/// take where quota is short, the cheapest first.
+/// True when there is quota for the gang once the victims are gone, and those who leave already;
+/// adds more of those that it may take where quota is short, the cheapest first.
 fn with_quota(
     round: &mut Round<'_>,
     asker: &Asker<'_>,

@@ -279,7 +279,8 @@ impl World {
         self.holds.insert(hold.gang, (hold, known));
     }
 
-    /// A host that looks to others as if it had so many GPUs free, one that is kept for somebody last.
+    /// A host that looks to others as if it had so many GPUs free; one that is kept for somebody
+    /// comes last.
     fn host_like(&self, looks: u64) -> usize {
         // As its row looks to others: without what is kept there.
         let kept = |host: usize| -> u64 {
