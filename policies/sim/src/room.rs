@@ -41,24 +41,8 @@ struct Host {
     up: bool,
     /// Gangs with pods on it.
     gangs: Vec<u32>,
-    /// What is kept of it, and for which gang.
-    kept: Vec<(u32, Resources)>,
-}
-
-impl Host {
-    /// What a gang sees of it: without what is kept for others.
-    fn seen_by(&self, gang: Option<u32>) -> Resources {
-        let others = self.kept.iter().filter(|(owner, _)| Some(*owner) != gang);
-        others.fold(self.free, |free, (_, need)| Resources {
-            gpus: free.gpus.saturating_sub(need.gpus),
-            cpu: free.cpu.saturating_sub(need.cpu),
-            memory: free.memory.saturating_sub(need.memory),
-        })
-    }
-
-    fn is_kept_for(&self, gang: u32) -> bool {
-        self.kept.iter().any(|(owner, _)| *owner == gang)
-    }
+    /// The gang that it is kept for: others do not see it.
+    kept_for: Option<u32>,
 }
 
 /// Where hosts are and how large: what of a host never changes.
@@ -74,7 +58,7 @@ struct PoolRoom {
     up: u32,
     /// Position of its first host among all hosts of the fleet.
     first: u32,
-    /// Amounts that are kept on its hosts.
+    /// Hosts that are kept.
     kept: u32,
 }
 
@@ -143,7 +127,7 @@ impl Room {
         // Those that are named first: no other part may get them.
         for part in &parts {
             for ix in &part.known {
-                room.keep_host(ix.0 - room.first, gang, part.need);
+                room.keep_host(ix.0 - room.first, gang);
             }
         }
         for part in &mut parts {
@@ -152,11 +136,8 @@ impl Room {
                 let Some(host) = room.tightest(part) else {
                     break;
                 };
-                // A host of which something is kept already is found again by its looks.
-                if room.hosts[host as usize].kept.is_empty() {
-                    part.known.push(HostIx(room.first + host));
-                }
-                room.keep_host(host, gang, part.need);
+                part.known.push(HostIx(room.first + host));
+                room.keep_host(host, gang);
             }
             part.known.sort_unstable();
         }
@@ -166,13 +147,11 @@ impl Room {
     /// Nothing is kept for `gang` any more.
     pub(crate) fn give_up(&mut self, gang: u32) {
         for room in &mut self.pools {
-            if room.kept == 0 {
-                continue;
-            }
             for host in &mut room.hosts {
-                let before = host.kept.len();
-                host.kept.retain(|(owner, _)| *owner != gang);
-                room.kept -= u32::try_from(before - host.kept.len()).unwrap_or(u32::MAX);
+                if host.kept_for == Some(gang) {
+                    host.kept_for = None;
+                    room.kept -= 1;
+                }
             }
         }
     }
@@ -202,7 +181,8 @@ impl Room {
             let role = shape.roles.get(take.role as usize).ok_or(none.clone())?;
             let used = role.per_pod.checked_mul(take.pods_per_host.into());
             let used = used.ok_or(none.clone())?;
-            let base = room.base(take).ok_or(none.clone())?;
+            let left = take.free.checked_sub(used).ok_or(none.clone())?;
+            let base = room.base(take).ok_or(none)?;
             let chosen = room.choose(base, take, gang);
             if chosen.len() < take.hosts as usize {
                 return Err(NotThere {
@@ -211,9 +191,7 @@ impl Room {
                 });
             }
             for host in chosen {
-                // It may have more than the gang sees of it: what is kept for others.
-                let left = room.hosts[host as usize].free.checked_sub(used);
-                room.look(rows, host, left.ok_or(none.clone())?);
+                room.look(rows, host, left);
                 let gangs = &mut room.hosts[host as usize].gangs;
                 if !gangs.contains(&gang) {
                     gangs.push(gang);
@@ -283,7 +261,7 @@ impl PoolRoom {
                     free: hosts.allocatable,
                     up: true,
                     gangs: Vec::new(),
-                    kept: Vec::new(),
+                    kept_for: None,
                 });
                 let look = (base, hosts.allocatable);
                 room.alike.entry(look).or_default().insert(host);
@@ -293,8 +271,8 @@ impl PoolRoom {
         room
     }
 
-    /// Hosts that look as `take` says to a gang: those that are kept for it, then those of which
-    /// nothing is kept, and of each the lowest positions.
+    /// Hosts that look as `take` says to a gang: those that are kept for it, then those that
+    /// are kept for nobody, and of each the lowest positions.
     fn choose(&self, base: u32, take: &Take, gang: u32) -> Vec<u32> {
         let most = take.hosts as usize;
         if self.kept == 0 {
@@ -303,33 +281,39 @@ impl PoolRoom {
                 .map(|alike| alike.iter().copied().take(most).collect())
                 .unwrap_or_default();
         }
-        let mut ranked: Vec<(bool, bool, u32)> = Vec::new();
-        // Where several holds lie on one host, a gang may see it with its own still kept.
-        let looks =
-            |host: &Host| host.seen_by(Some(gang)) == take.free || host.seen_by(None) == take.free;
+        let mut ranked: Vec<(bool, u32)> = Vec::new();
         for (host, at) in self.hosts.iter().zip(0..) {
-            if host.up && host.base == base && looks(host) {
-                ranked.push((!host.is_kept_for(gang), !host.kept.is_empty(), at));
+            let is_open = host.kept_for.is_none_or(|owner| owner == gang);
+            if host.up && is_open && host.base == base && host.free == take.free {
+                ranked.push((host.kept_for.is_none(), at));
             }
         }
         ranked.sort_unstable();
-        ranked.into_iter().take(most).map(|it| it.2).collect()
+        ranked
+            .into_iter()
+            .take(most)
+            .map(|(_, host)| host)
+            .collect()
     }
 
-    fn keep_host(&mut self, host: u32, gang: u32, need: Resources) {
-        self.hosts[host as usize].kept.push((gang, need));
-        self.kept += 1;
+    fn keep_host(&mut self, host: u32, gang: u32) {
+        if self.hosts[host as usize].kept_for.replace(gang).is_none() {
+            self.kept += 1;
+        }
     }
 
     /// The host that suits a part with the least to spare.
     fn tightest(&self, part: &HoldRoom) -> Option<u32> {
         let suits = |host: &Host| {
             let (domains, allocatable) = &self.bases[host.base as usize];
-            host.up && *domains == part.domains && *allocatable == part.allocatable
+            host.up
+                && host.kept_for.is_none()
+                && *domains == part.domains
+                && *allocatable == part.allocatable
         };
         let hosts = self.hosts.iter().zip(0..).filter(|(host, _)| suits(host));
-        let seen = hosts.map(|(host, at)| (host.seen_by(None), at));
-        let covering = seen.filter(|(seen, _)| seen.covers(part.need));
+        let free = hosts.map(|(host, at)| (host.free, at));
+        let covering = free.filter(|(free, _)| free.covers(part.need));
         covering.min().map(|(_, host)| host)
     }
 

@@ -65,3 +65,28 @@ fn gangs_start_within_the_span_that_they_were_told() {
     assert!(starts.within * 4 >= told * 3, "{starts:?}");
     assert!(starts.later * 100 <= told, "{starts:?}");
 }
+
+#[test]
+fn no_tenant_waits_longer_than_alone_on_what_it_owns() {
+    // Two busy days on less than they ask for: each tenant lends, borrows and gets back.
+    let prepared = philly::prepare(48, 2, 120).expect("the table is whole");
+    let scenario = Scenario {
+        rules: &prepared.rules,
+        fleet: &prepared.fleet,
+        trace: prepared.name,
+        jobs: &prepared.jobs,
+        hosts: &[],
+        options: Options::default(),
+        alone: Alone::Compared,
+    };
+    let summary = scenario.run().expect("it runs");
+    assert!(summary.preemptions > 0, "nobody gave anything back");
+    let sharing = summary.sharing.expect("it was asked for");
+    for tenant in &sharing {
+        // The longest notice of a class that ships: `batch-long` has two minutes to go.
+        let most = tenant.private_mean_ms + 120_000;
+        assert!(tenant.shared_mean_ms <= most, "{tenant:?}");
+    }
+    let longer = sharing.iter().filter(|tenant| tenant.private_mean_ms > 0);
+    assert!(longer.count() > 3, "{sharing:?}");
+}

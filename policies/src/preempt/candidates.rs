@@ -10,7 +10,6 @@ use meridian_api::units::{MilliGpus, Resources};
 
 use super::cost;
 use super::ground::{Candidate, Ground, GroundHost, Seated};
-use super::holds::Kept;
 use super::rules::{Asker, rule};
 use crate::model::{ClassRule, Held, HeldIx, HostIx, PoolIx, Rule, Shape, Snapshot, Take};
 
@@ -26,8 +25,6 @@ pub(crate) struct Moved {
     hosts: BTreeSet<HostIx>,
     /// Looks of hosts that were taken in this round: nobody knows which hosts these are.
     taken: BTreeSet<(PoolIx, Look)>,
-    /// Hosts that look like this because part of them is kept.
-    kept: BTreeMap<(PoolIx, Look), u32>,
 }
 
 impl Moved {
@@ -36,23 +33,6 @@ impl Moved {
         if let Some(host) = snapshot.hosts.get(ix.index()) {
             *self.rows.entry((host.pool, host.shape)).or_default() += 1;
             self.hosts.insert(ix);
-        }
-    }
-
-    /// Notes what is kept from now on.
-    pub(crate) fn hide(&mut self, pool: PoolIx, kept: &[Kept]) {
-        for (look, hosts) in kept.iter().map(Kept::shown) {
-            let sum = self.kept.entry((pool, look)).or_default();
-            *sum = sum.saturating_add(hosts);
-        }
-    }
-
-    /// Notes that this is not kept any more.
-    pub(crate) fn show(&mut self, pool: PoolIx, kept: &[Kept]) {
-        for (look, hosts) in kept.iter().map(Kept::shown) {
-            if let Some(sum) = self.kept.get_mut(&(pool, look)) {
-                *sum = sum.saturating_sub(hosts);
-            }
         }
     }
 
@@ -145,9 +125,8 @@ impl Candidates {
             let key = (shape.domains.as_slice(), shape.allocatable, shape.free);
             let look = (pool, (shape.domains.clone(), shape.allocatable, shape.free));
             let gone = moved.rows.get(&(pool, row)).copied().unwrap_or(0);
-            let come = moved.kept.get(&look).copied().unwrap_or(0);
-            let there = shape.hosts.saturating_sub(gone).saturating_add(come);
-            counts.get(&key).copied().unwrap_or(0) == there && !moved.taken.contains(&look)
+            counts.get(&key).copied().unwrap_or(0) == shape.hosts.saturating_sub(gone)
+                && !moved.taken.contains(&look)
         };
         let mut clear: BTreeMap<u32, bool> = BTreeMap::new();
         let mut places: BTreeMap<u32, usize> = BTreeMap::new();

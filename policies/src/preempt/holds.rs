@@ -1,57 +1,39 @@
 //! Room that is kept: taken out of what others see, and given back.
 //!
 //! Owns the way from a hold to the rows of its pool. A host on which somebody still stands is
-//! known by its row; of hosts that stand empty any that looks the same is as good. Never decides
-//! who gets a hold.
-
-use std::collections::BTreeMap;
+//! known by its row; of hosts that stand empty any that looks the same is as good. A host of which
+//! anything is kept is out of sight as a whole, for the minutes that a hold lasts: so no two holds
+//! lie on one host, and none has to be found again by what others left of it. Never decides who
+//! gets a hold.
 
 use meridian_api::units::Resources;
 
-use super::ground::minus;
 use crate::model::{Hold, HoldRoom, HostIx, Shape, Snapshot};
 use crate::shapes;
 
-/// Hosts whose free part was taken out of sight.
+/// A host that was taken out of sight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
     domains: Vec<String>,
     allocatable: Resources,
-    before: Resources,
-    after: Resources,
-    hosts: u32,
+    free: Resources,
 }
 
 /// Takes `room` out of `rows`, as far as it is there yet; says what was taken.
 pub(crate) fn keep(snapshot: &Snapshot, rows: &mut Vec<Shape>, room: &[HoldRoom]) -> Vec<Kept> {
     let mut kept = Vec::new();
-    let mut known: BTreeMap<(&[String], Resources, Resources), BTreeMap<Resources, u32>> =
-        BTreeMap::new();
     for part in room {
         for free in part.known.iter().filter_map(|ix| free_of(snapshot, *ix)) {
-            let key = (part.domains.as_slice(), part.allocatable, free);
-            *known.entry(key).or_default().entry(part.need).or_default() += 1;
+            kept.extend(take(rows, part, free));
         }
     }
-    let mut short: BTreeMap<&HoldRoom, u32> = BTreeMap::new();
     for part in room {
         let known = u32::try_from(part.known.len()).unwrap_or(u32::MAX);
-        *short.entry(part).or_default() += part.hosts.saturating_sub(known);
-    }
-    for ((domains, allocatable, free), needs) in known {
-        for (need, hosts) in needs {
-            let like = |row: &Shape| row.free == free;
-            kept.extend(take(rows, domains, allocatable, need, hosts, like));
-        }
-    }
-    for (part, hosts) in short {
-        for _ in 0..hosts {
+        for _ in known..part.hosts {
             let Some(free) = freest(rows, part) else {
                 break;
             };
-            let like = |row: &Shape| row.free == free;
-            let (domains, need) = (part.domains.as_slice(), part.need);
-            kept.extend(take(rows, domains, part.allocatable, need, 1, like));
+            kept.extend(take(rows, part, free));
         }
     }
     *rows = shapes::canonical(rows);
@@ -78,77 +60,30 @@ fn freest(rows: &[Shape], part: &HoldRoom) -> Option<Resources> {
     covering.or_else(|| rows.iter().filter(same).map(|row| row.free).max())
 }
 
-fn take(
-    rows: &mut Vec<Shape>,
-    domains: &[String],
-    allocatable: Resources,
-    need: Resources,
-    hosts: u32,
-    like: impl Fn(&Shape) -> bool,
-) -> Vec<Kept> {
-    let (mut kept, mut left) = (Vec::new(), hosts);
-    for row in rows.iter_mut() {
-        if left == 0 {
-            break;
-        }
-        if row.domains != domains || row.allocatable != allocatable || !like(row) {
-            continue;
-        }
-        let used = row.hosts.min(left);
-        if used == 0 {
-            continue;
-        }
-        row.hosts -= used;
-        left -= used;
-        kept.push(Kept {
-            domains: domains.to_vec(),
-            allocatable,
-            before: row.free,
-            after: minus(row.free, need),
-            hosts: used,
-        });
-    }
-    rows.extend(kept.iter().map(|it| it.row(it.after)));
-    kept
+/// Takes one host that looks like this out of sight.
+fn take(rows: &mut [Shape], part: &HoldRoom, free: Resources) -> Option<Kept> {
+    let row = rows.iter_mut().find(|row| {
+        row.hosts > 0
+            && row.free == free
+            && row.allocatable == part.allocatable
+            && row.domains == part.domains
+    })?;
+    row.hosts -= 1;
+    Some(Kept {
+        domains: part.domains.clone(),
+        allocatable: part.allocatable,
+        free,
+    })
 }
 
-impl Kept {
-    /// What these hosts look like while part of them is kept, and how many they are.
-    pub(crate) fn shown(&self) -> ((Vec<String>, Resources, Resources), u32) {
-        let look = (self.domains.clone(), self.allocatable, self.after);
-        (look, self.hosts)
-    }
-
-    fn row(&self, free: Resources) -> Shape {
-        Shape {
-            domains: self.domains.clone(),
-            allocatable: self.allocatable,
-            free,
-            hosts: self.hosts,
-        }
-    }
-}
-
-/// Shows again what was kept, as far as nobody has taken the rest of those hosts meanwhile.
+/// Shows again what was kept.
 pub(crate) fn show(rows: &mut Vec<Shape>, kept: &[Kept]) {
-    for it in kept {
-        let mut left = it.hosts;
-        for row in rows.iter_mut() {
-            let same = row.free == it.after
-                && row.allocatable == it.allocatable
-                && row.domains == it.domains;
-            if same {
-                let used = row.hosts.min(left);
-                row.hosts -= used;
-                left -= used;
-            }
-        }
-        let back = Kept {
-            hosts: it.hosts - left,
-            ..it.clone()
-        };
-        rows.push(back.row(it.before));
-    }
+    rows.extend(kept.iter().map(|it| Shape {
+        domains: it.domains.clone(),
+        allocatable: it.allocatable,
+        free: it.free,
+        hosts: 1,
+    }));
     *rows = shapes::canonical(rows);
 }
 

@@ -70,11 +70,7 @@ impl Preemptions {
             }
             let state = hold.pool.and_then(|pool| pools.get_mut(pool.index()));
             let kept = state.map(|state| state.keep(snapshot, &hold.room));
-            let kept = kept.unwrap_or_default();
-            if let Some(pool) = hold.pool {
-                own.moved.hide(pool, &kept);
-            }
-            own.kept.push(Some(kept));
+            own.kept.push(Some(kept.unwrap_or_default()));
             own.note(snapshot, &hold.room);
         }
         own
@@ -287,7 +283,6 @@ impl Round<'_> {
             .unwrap_or_default();
         let state = &mut self.pools[pool.index()];
         holds::show(state.rows_mut(), &kept);
-        self.preemptions.moved.show(pool, &kept);
         let Some(found) = fit(&source.levels, state.rows(), &gang.shape, &hold.pods) else {
             return self.keep_on(hold, ix, pool);
         };
@@ -323,7 +318,6 @@ impl Round<'_> {
     /// Its room is kept once more, unless its time is over.
     fn keep_on(&mut self, hold: &Hold, ix: HoldIx, pool: PoolIx) -> Result<Option<Placed>, Lapse> {
         let kept = self.pools[pool.index()].keep(self.snapshot, &hold.room);
-        self.preemptions.moved.hide(pool, &kept);
         self.preemptions.kept[ix.index()] = Some(kept);
         if self.snapshot.now >= hold.until {
             return Err(Lapse::Expired);
@@ -372,7 +366,6 @@ impl Round<'_> {
             let state = &mut self.pools[pool.index()];
             holds::show(state.rows_mut(), &kept);
             state.free = shapes::free(state.rows()).gpus;
-            self.preemptions.moved.show(pool, &kept);
         }
         self.uncharge(hold);
     }
@@ -421,8 +414,7 @@ impl Round<'_> {
         let demand = gang.shape.demand(&made.pods);
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
         let state = &mut self.pools[made.pool.index()];
-        let kept = state.keep(snapshot, &made.room);
-        self.preemptions.moved.hide(made.pool, &kept);
+        state.keep(snapshot, &made.room);
         self.preemptions.note(snapshot, &made.room);
         // Who was taken is no candidate for the next.
         self.preemptions.candidates.clear();

@@ -413,14 +413,19 @@ fn a_place_elsewhere_ends_the_hold_and_spares_the_victims() {
 fn what_is_kept_for_a_gang_is_kept_until_it_is_placed_elsewhere() {
     let mut snapshot = Ground::new()
         .cluster("c1")
-        .pool("main", &[&[("c", 4)], &[("a", 7)], &[("b", 7)]])
+        .pool(
+            "main",
+            &[&[("c", 4)], &[("d", 4)], &[("a", 7)], &[("b", 7)]],
+        )
         .gang("c", |gang| gang.class = PROD)
+        .gang("d", |gang| gang.class = PROD)
         .asks("one", role(1, 8), |_| {})
         .asks("two", role(1, 8), |gang| {
             gang.submitted = UnixMillis(NOW.0 + 1);
         })
         .build();
-    // It wants all of one host, and half of what is free on another.
+    // It wants all of one host, and half of what is free on another: a host that is kept for it
+    // is out of sight, and a second one like it is not.
     let head = RoleShape {
         name: "head".into(),
         ..role(1, 2)
