@@ -26,12 +26,12 @@ fn urgent() -> GangId {
     }
 }
 
-fn cards(gpus: u64) -> Option<v1::Resources> {
-    Some(v1::Resources {
+fn cards(gpus: u64) -> v1::Resources {
+    v1::Resources {
         milli_gpus: gpus * 1_000,
         milli_cpus: gpus * 1_000,
         memory_mib: gpus * 256,
-    })
+    }
 }
 
 /// What the agent says of the running gang and of the one host.
@@ -41,7 +41,7 @@ fn digest(fixture: &mut Fixture, step: GangStep, is_there: bool) {
         milli_cpus: 96_000,
         memory_mib: 1 << 20,
     };
-    let used = cards(if is_there { 8 } else { 0 }).expect("some");
+    let used = cards(if is_there { 8 } else { 0 });
     let free = v1::Resources {
         milli_gpus: size.milli_gpus - used.milli_gpus,
         milli_cpus: size.milli_cpus - used.milli_cpus,
@@ -97,7 +97,7 @@ fn full() -> Fixture {
     fixture.job(&json!({}), &json!({}));
     let mut row = placed(0, FIRST, State::Running);
     for role in &mut row.roles {
-        role.per_pod = cards(4).expect("some").into();
+        role.per_pod = cards(4).into();
     }
     fixture.put(&format!("placements/{JOB}/0"), &row.to_json());
     digest(&mut fixture, GangStep::Running, true);
