@@ -5,7 +5,12 @@
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Millis, Resources, UnixMillis};
-use meridian_policies::model::*;
+use meridian_policies::model::{
+    ChoiceIx, Class, ClassIx, ClassRule, Cluster, ClusterFacts, ClusterIx, Contact, Expected,
+    Flavor, FlavorIx, GangShape, Held, HostIx, HostRow, LedgerRow, Measure, Pool, PoolFacts,
+    PoolIx, Quota, RegionIx, Role, RoleShape, Seat, Shape, Snapshot, Stage, Standing, Tenant,
+    TenantIx, Use, Waiting,
+};
 
 /// GPUs of one host.
 const CARDS: u32 = 8;

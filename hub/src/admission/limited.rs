@@ -1,7 +1,7 @@
 //! Admission of jobs and services against the limits of their tenants.
 //!
-//! Owns when a limit is asked: at submission, and when a service grows; a job never does. What the hub makes itself was
-//! asked of it before. Never counts (see `limits`).
+//! Owns when a limit is asked: at submission, and when a service grows; a job never does. What the
+//! hub makes itself was asked of it before. Never counts (see `limits`).
 
 use meridian_api::errors::ErrorCode;
 use meridian_api::kinds::{FederatedJob, FederatedService};

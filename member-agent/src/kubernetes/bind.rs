@@ -92,8 +92,8 @@ impl KubernetesBackend {
 
     /// The owner object of the gang, if there is one. It is not asked for when this life has never
     /// met the gang and it has no pods: should it be there all the same, the claim finds it. Pods
-    /// without an owner object, which somebody removed, are a conflict. Of a gang that this life has
-    /// met they are asked of the quorum, since an older epoch of it may have been there.
+    /// without an owner object, which somebody removed, are a conflict. Of a gang that this life
+    /// has met they are asked of the quorum, since an older epoch of it may have been there.
     async fn holder(
         &self,
         order: &GangOrder,

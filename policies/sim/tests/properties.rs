@@ -175,7 +175,11 @@ fn without_words(summary: Summary) -> (Summary, u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 100,
+        max_shrink_iters: 400,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn gpus_are_conserved(input in input()) {
