@@ -159,6 +159,9 @@ impl Committer {
             };
             match (self.decision(model, fence, change).await?, step) {
                 (Decided::Written, Step::Place(placed)) => self.placed(snapshot, placed),
+                (Decided::Written, Step::Hold(made)) => {
+                    self.metrics.preemptions.inc_by(made.victims.len() as u64);
+                }
                 (Decided::Written | Decided::Dropped, _) => {}
                 (Decided::Conflict(at), _) => return Ok(Some(at)),
                 (Decided::Deposed, _) => return Ok(None),

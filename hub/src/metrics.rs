@@ -77,6 +77,8 @@ pub struct Metrics {
     pub contact: Family<ClusterLabels, Gauge>,
     /// Fenced writes.
     pub commits: Family<CommitLabels, Counter>,
+    /// Placements that were told to make room for others.
+    pub preemptions: Counter,
     /// Seconds that one decision took.
     pub decide: Histogram,
     /// Plans that the independent check threw away: a defect.
@@ -98,6 +100,7 @@ impl Default for Metrics {
             heartbeat_age: Family::default(),
             contact: Family::default(),
             commits: Family::default(),
+            preemptions: Counter::default(),
             // From 10 microseconds to about 10 seconds, doubling.
             decide: Histogram::new(exponential_buckets(0.000_01, 2.0, 20)),
             violations: Counter::default(),
@@ -148,6 +151,11 @@ impl Metrics {
             "commits",
             "Writes under the leader's fence",
             self.commits.clone(),
+        );
+        all.register(
+            "preemptions",
+            "Placements that were told to make room for others",
+            self.preemptions.clone(),
         );
         all.register(
             "decide_seconds",

@@ -170,14 +170,15 @@ pub(crate) async fn clear(cluster: &MemberCluster) -> anyhow::Result<()> {
     let (pods, services) = (pods(cluster), services(cluster));
     for service in services.list_metadata(&ListParams::default()).await?.items {
         let name = service.metadata.name.unwrap_or_default();
-        services.delete(&name, &DeleteParams::default()).await?;
+        let deleted = services.delete(&name, &DeleteParams::default()).await;
+        unless_gone(deleted)?;
     }
     let there = pods.list_metadata(&ListParams::default()).await?.items;
     let deleted = stream::iter(there).map(|pod| {
         let pods = &pods;
         async move {
             let name = pod.metadata.name.unwrap_or_default();
-            pods.delete(&name, &DeleteParams::default()).await?;
+            unless_gone(pods.delete(&name, &DeleteParams::default()).await)?;
             anyhow::Ok(())
         }
     });
@@ -202,4 +203,12 @@ pub(crate) async fn gone(api: &Api<Pod>, clock: &Clock) -> anyhow::Result<()> {
         anyhow::Ok(())
     };
     clock.timeout(GONE_WITHIN, empty).await?
+}
+
+/// What went meanwhile, as its owner did, is as good as deleted.
+fn unless_gone<T>(deleted: kube::Result<T>) -> kube::Result<()> {
+    match deleted {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
 }

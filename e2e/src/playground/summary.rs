@@ -156,7 +156,7 @@ pub struct HubWork {
     pub placements: u64,
     /// Writes under the leader's fence.
     pub commits: u64,
-    /// Gangs taken from their place for others: this release does not.
+    /// Gangs that were told to make room for others.
     pub preemptions: u64,
 }
 
@@ -407,7 +407,7 @@ fn hub_work(metrics: &str) -> HubWork {
         decisions: value("meridian_decide_seconds_count "),
         placements: value("meridian_wait_seconds_count "),
         commits: value("meridian_commits_total{outcome=\"done\"} "),
-        preemptions: 0,
+        preemptions: value("meridian_preemptions_total "),
     }
 }
 

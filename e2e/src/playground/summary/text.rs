@@ -41,8 +41,7 @@ impl Display for Summary {
         )?;
         writeln!(
             f,
-            "hub          {} decisions, {} placements, {} commits, {} preemptions (none in this \
-             release)\n",
+            "hub          {} decisions, {} placements, {} commits, {} preemptions\n",
             hub.decisions, hub.placements, hub.commits, hub.preemptions,
         )?;
         writeln!(
