@@ -133,9 +133,10 @@ impl Limits {
         (asks > most).then(|| (tenant.to_owned(), GpuQuantity(asks), GpuQuantity(most)))
     }
 
-    /// Refuses one more job of `tenant` where too many wait.
-    pub(crate) fn one_more(&self, tenant: &str) -> Result<(), Beyond> {
-        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Refuses one more job of `tenant` where too many wait. One that is let in counts from then
+    /// on, until the model shows it; a rehearsal does not.
+    pub(crate) fn one_more(&self, tenant: &str, is_rehearsal: bool) -> Result<(), Beyond> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for name in table.upward(tenant) {
             let own = table.tenants.get(name).copied().unwrap_or_default();
             if let Some(most) = own.queued_jobs.filter(|most| own.queued >= *most) {
@@ -146,14 +147,10 @@ impl Limits {
                 });
             }
         }
+        if !is_rehearsal {
+            table.add(tenant);
+        }
         Ok(())
-    }
-
-    /// Counts a job that is let in, until the model shows it.
-    pub(crate) fn let_in(&self, tenant: &str) {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let names: Vec<String> = table.upward(tenant).map(str::to_owned).collect();
-        table.add(names.iter().map(String::as_str));
     }
 }
 
@@ -196,15 +193,16 @@ impl Table {
         let waiting: BTreeSet<Uid> = model.waiting().iter().map(|gang| gang.job).collect();
         for job in waiting.difference(&placed) {
             if let Some(job) = model.job(*job) {
-                let names: Vec<String> = self.upward(job.tenant()).map(str::to_owned).collect();
-                self.add(names.iter().map(String::as_str));
+                self.add(job.tenant());
             }
         }
     }
 
-    fn add<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+    /// One job of the tenant waits, which counts for every one above it, too.
+    fn add(&mut self, tenant: &str) {
+        let names: Vec<String> = self.upward(tenant).map(str::to_owned).collect();
         for name in names {
-            if let Some(own) = self.tenants.get_mut(name) {
+            if let Some(own) = self.tenants.get_mut(&name) {
                 own.queued = own.queued.saturating_add(1);
             }
         }

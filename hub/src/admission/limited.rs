@@ -24,10 +24,8 @@ impl HubAdmission {
         self.limits.gpus(tenant, gpus(&job)).map_err(beyond)?;
         // A retry of the same submission was counted the first time.
         if change.attempt == 0 {
-            self.limits.one_more(tenant).map_err(beyond)?;
-            if change.dry_run == DryRun::No {
-                self.limits.let_in(tenant);
-            }
+            let is_rehearsal = change.dry_run != DryRun::No;
+            self.limits.one_more(tenant, is_rehearsal).map_err(beyond)?;
         }
         Ok(())
     }
