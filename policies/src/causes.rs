@@ -135,15 +135,16 @@ impl Known {
             return Shared::clone(known);
         }
         let mask = round.mask_of(ix, Reach::Borrowing);
+        if owns_slot {
+            return self.of_kind(round, ix, mask);
+        }
         let kind = (round.kinds.of(ix).kind, mask);
         let known = self.by_kind.get(&kind).cloned();
         let reasons = known.unwrap_or_else(|| self.of_kind(round, ix, mask));
         self.by_kind
             .entry(kind)
             .or_insert_with(|| Shared::clone(&reasons));
-        if !owns_slot {
-            self.by_look[look] = Some(Shared::clone(&reasons));
-        }
+        self.by_look[look] = Some(Shared::clone(&reasons));
         reasons
     }
 

@@ -240,7 +240,9 @@ impl<'a> Round<'a> {
             || per_job.is_some_and(|(_, limit)| gang.job_gpus > limit);
         let kind = self.kinds.of(ix).kind;
         let mask = self.mask_of(ix, reach);
-        if is_barred || failed.kinds.contains(&(kind, mask)) {
+        // An owner has quota that those who look like it have not: its answer is its own.
+        let has_failed = !owns_slot && failed.kinds.contains(&(kind, mask));
+        if is_barred || has_failed {
             failed.looks[look] |= !owns_slot;
             return None;
         }
@@ -256,17 +258,17 @@ impl<'a> Round<'a> {
         if let Some(hold) = own {
             self.uncharge(hold);
         }
-        self.keep_quota(mask);
+        self.keep_quota(ix, mask);
         let best = self.best(ix, reach, mask);
         // It must not get room where the places of others do not let it go.
         if best.is_none() && hold.is_none() && !choice(snapshot, gang).minds_others() {
             self.make_room(ix, reach, mask);
         }
-        self.give_back_quota(mask);
+        self.give_back_quota(ix, mask);
         let Some((pool, score, pods, found)) = best else {
             if let Some(hold) = own {
                 self.charge_again(hold);
-            } else if !self.preemptions.waits_for_room(ix) {
+            } else if !owns_slot && !self.preemptions.waits_for_room(ix) {
                 failed.kinds.insert((kind, mask));
             }
             return None;
@@ -298,11 +300,11 @@ impl<'a> Round<'a> {
             return false;
         }
         let (own, lent) = (mask, self.mask_of(ix, Reach::Borrowing));
-        self.give_back_quota(own);
-        self.keep_quota(lent);
+        self.give_back_quota(ix, own);
+        self.keep_quota(ix, lent);
         let found = self.best(ix, Reach::Borrowing, lent).is_some();
-        self.give_back_quota(lent);
-        self.keep_quota(own);
+        self.give_back_quota(ix, lent);
+        self.keep_quota(ix, own);
         self.count_copies(ix, Reach::Nominal);
         found
     }
@@ -379,19 +381,28 @@ impl<'a> Round<'a> {
             .fold(0, |bits, (bit, _)| bits | bit)
     }
 
-    pub(crate) fn keep_quota(&mut self, mask: Mask) {
-        for slot in (0..self.slots.len()).filter(|bit| mask & (1 << bit) != 0) {
-            if let Some(slot) = &self.slots[slot] {
-                self.ledger.keep(slot.tenant, slot.place, slot.need);
-            }
+    /// Slots whose quota the gang leaves alone: of those that bind it, all, or for an owner those
+    /// of older gangs. Two owners that left each other's alone could both wait for ever.
+    pub(crate) fn quota_of(&self, ix: WaitingIx, mask: Mask) -> impl Iterator<Item = &Slot> {
+        let own = self.slots.iter().position(|slot| {
+            let slot = slot.as_ref().filter(|_| self.owners[ix.index()]);
+            slot.is_some_and(|slot| slot.owner == ix)
+        });
+        let older = own.map_or(Mask::MAX, |own| (1 << own) - 1);
+        self.bound(mask & older).map(|(_, slot)| slot)
+    }
+
+    pub(crate) fn keep_quota(&mut self, ix: WaitingIx, mask: Mask) {
+        let kept: Vec<_> = self.quota_of(ix, mask).map(Slot::quota).collect();
+        for (tenant, place, need) in kept {
+            self.ledger.keep(tenant, place, need);
         }
     }
 
-    pub(crate) fn give_back_quota(&mut self, mask: Mask) {
-        for slot in (0..self.slots.len()).filter(|bit| mask & (1 << bit) != 0) {
-            if let Some(slot) = &self.slots[slot] {
-                self.ledger.give_back(slot.tenant, slot.place, slot.need);
-            }
+    pub(crate) fn give_back_quota(&mut self, ix: WaitingIx, mask: Mask) {
+        let kept: Vec<_> = self.quota_of(ix, mask).map(Slot::quota).collect();
+        for (tenant, place, need) in kept {
+            self.ledger.give_back(tenant, place, need);
         }
     }
 

@@ -73,6 +73,11 @@ impl Slot {
         self.hosts.iter().map(|row| u64::from(row.hosts)).sum()
     }
 
+    /// Whose quota it keeps, where, and how much.
+    pub(crate) const fn quota(&self) -> (TenantIx, Place, Resources) {
+        (self.tenant, self.place, self.need)
+    }
+
     /// True when the gang must leave the slot's hosts and quota alone.
     pub(crate) fn binds(&self, snapshot: &Snapshot, ix: WaitingIx, reach: Reach) -> bool {
         let gang = &snapshot.waiting[ix.index()];
@@ -88,7 +93,7 @@ impl Slot {
     }
 }
 
-/// The slots of a round, before anything is placed in it.
+/// The slots of a round, before anything is placed in it, that of the oldest gang first.
 pub(crate) fn slots(
     snapshot: &Snapshot,
     ledger: &Ledger<'_>,

@@ -155,7 +155,7 @@ pub(super) fn kept_quota(
     let asked = round.asked(ix);
     let gang = round.gang(ix);
     let need = gang.shape.demand(&gang.shape.least());
-    round.keep_quota(mask);
+    round.keep_quota(ix, mask);
     let short = |place: &Place| {
         let passed = round
             .ledger
@@ -163,13 +163,13 @@ pub(super) fn kept_quota(
         passed.first().copied()
     };
     let bounds: Vec<_> = asked.places.iter().map(short).collect();
-    round.give_back_quota(mask);
+    round.give_back_quota(ix, mask);
     let bound = bounds
         .into_iter()
         .collect::<Option<Vec<_>>>()?
         .first()
         .copied()?;
-    let slot = round.bound(mask).map(|(_, slot)| slot).next()?;
+    let slot = round.quota_of(ix, mask).next()?;
     let kept = Reason::ReservedForOthers;
     let cause = quota_cause(round, gang, kept, need, &bound, families);
     let message = format!(

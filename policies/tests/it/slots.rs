@@ -97,6 +97,19 @@ fn hosts_that_a_slot_does_not_need_are_free_for_all() {
 }
 
 #[test]
+fn owners_of_slots_do_not_wait_for_each_other() {
+    // Hosts for both, quota for one: the older goes first, and the younger keeps nothing from it.
+    let mut world = fleet(4, 0)
+        .job_with("younger", role(2, 8), aged(20))
+        .job_with("older", role(2, 8), |gang| {
+            aged(21)(gang);
+            gang.class = ClassIx(1);
+        });
+    world.0.tenants[0].quotas = vec![quota(16, None)];
+    assert_eq!(names(&world), ["older"]);
+}
+
+#[test]
 fn a_service_stands_behind_no_batch() {
     let mut world =
         fleet(3, 1)
