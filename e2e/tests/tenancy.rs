@@ -77,6 +77,29 @@ async fn spent(person: &Person) -> f64 {
     spent.and_then(Result::ok).unwrap_or_default()
 }
 
+/// Of a budget of 100 that is overspent, which tells at 50 and 80 %.
+async fn each_part_was_told_once(person: &Person) {
+    let told = person.told("default", "nlp").await;
+    let told = told
+        .iter()
+        .map(|(reason, words)| (reason.as_str(), &words[..4]));
+    let told: Vec<_> = told.collect();
+    let each_once = [
+        ("BudgetAlert", "50 %"),
+        ("BudgetAlert", "80 %"),
+        ("BudgetExhausted", "100 "),
+    ];
+    assert_eq!(told, each_once);
+}
+
+/// The hub dies and another one starts.
+async fn next_hub(person: &mut Person) {
+    person.fleet.crash_hub(0).await.expect("it ran");
+    person.fleet.start_hub(0).await.expect("it starts");
+    person.fleet.led().await.expect("it leads");
+    person.client = person.fleet.client(0).expect("a client");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_is_used_up_blocks_borrowing_only_and_for_that_month() {
     let prices = json!({"currency": "EUR", "flavors": [{"flavor": "h100", "gpuHour": "10.00"}]});
@@ -88,15 +111,13 @@ async fn a_budget_that_is_used_up_blocks_borrowing_only_and_for_that_month() {
     let mut person = start("2026-11-30T22:30:00Z", &tenants, book).await;
     let budget = |currency: &str| {
         json!({"budget": {"currency": currency, "monthly": "100.00",
-                          "onExhausted": "BlockBorrowing"}})
+                          "alertAtPercent": [50, 80], "onExhausted": "BlockBorrowing"}})
     };
     let refused = person.edit::<TenantSpec>("", "nlp", budget("USD")).await;
     let refused = refused.expect_err("prices are in EUR");
     assert!(refused.contains("spec.budget.currency"), "{refused}");
-    person
-        .edit::<TenantSpec>("", "nlp", budget("EUR"))
-        .await
-        .expect("let in");
+    let edited = person.edit::<TenantSpec>("", "nlp", budget("EUR")).await;
+    edited.expect("let in");
 
     // Half an hour of 16 cards costs 80: the second starts within the budget, and is not stopped
     // when it passes it.
@@ -109,40 +130,40 @@ async fn a_budget_that_is_used_up_blocks_borrowing_only_and_for_that_month() {
     }
     let used_up = |tenant: &Value| tenant["status"]["budget"]["exhausted"] == true;
     person.until_is::<TenantSpec>(("", "nlp"), used_up).await;
+    each_part_was_told_once(&person).await;
     let after = spent(&person).await;
     assert!((160.0..165.0).contains(&after), "{after}");
 
     // What would borrow waits and says why; what is the tenant's own runs.
-    person
-        .make(&job("nlp", "third", (2, 8), "30m"))
-        .await
-        .expect("let in");
+    let third = job("nlp", "third", (2, 8), "30m");
+    person.make(&third).await.expect("let in");
     let waits = person.until_job("nlp", "third", "Pending").await;
     let why = message(&waits, "BudgetExhausted");
     assert!(
         why.contains("of 100.00: only its own quota is left to it"),
         "{waits:#}"
     );
-    person
-        .make(&job("nlp", "own", (1, 8), "10m"))
-        .await
-        .expect("let in");
+    let own = job("nlp", "own", (1, 8), "10m");
+    person.make(&own).await.expect("let in");
     person.until_job("nlp", "own", "Succeeded").await;
 
     // The hub that comes next knows it, too.
-    person.fleet.crash_hub(0).await.expect("it ran");
-    person.fleet.start_hub(0).await.expect("it starts");
-    person.fleet.led().await.expect("it leads");
-    person.client = person.fleet.client(0).expect("a client");
+    next_hub(&mut person).await;
     person.until_is::<TenantSpec>(("", "nlp"), used_up).await;
     let waits = person.until_job("nlp", "third", "Pending").await;
     assert!(reasons(&waits).contains(&"BudgetExhausted"), "{waits:#}");
+
+    // What was told is not told again by it.
+    let nlp = person.get::<TenantSpec>("", "nlp").await;
+    assert_eq!(nlp["status"]["budget"]["alertedAtPercent"], 100);
+    assert_eq!(person.told("default", "nlp").await, []);
 
     // In December there is money again.
     person.until_job("nlp", "third", "Running").await;
     assert!(person.clock.wall() >= millis("2026-12-01T00:00:00Z"));
     let december = person.get::<TenantSpec>("", "nlp").await["status"]["budget"].clone();
     assert_eq!(december["month"], "2026-12-01T00:00:00Z", "{december:#}");
+    assert_eq!(december["alertedAtPercent"], Value::Null);
     person.fleet.stop().await.expect("everybody stops");
 }
 

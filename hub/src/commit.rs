@@ -3,6 +3,8 @@
 //! Owns the writes of the leader, what is told about them, and the coalesced record of region
 //! capacity. Never decides what is written.
 
+mod budgets;
+
 use meridian_api::conditions;
 use meridian_api::ids::{Revision, Uid};
 use meridian_api::kinds::member_cluster::{
@@ -438,6 +440,7 @@ impl Committer {
                 gauges.get_or_create(&label("out")).set(cards(state.out));
             }
         }
+        self.show_budgets(model, situation.now);
         self.metrics.pending.clear();
         for (gang, (_, blockers)) in &explained.of {
             let class = model

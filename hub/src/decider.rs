@@ -420,6 +420,9 @@ impl Decider {
             .record_histories(&mut self.model, fence, situation.now)
             .await?;
         self.committer
+            .tell_budgets(&mut self.model, fence, situation.now)
+            .await?;
+        self.committer
             .record_clusters(&mut self.model, fence, situation)
             .await
     }

@@ -40,6 +40,13 @@ pub struct ClusterLabels {
     pub cluster: String,
 }
 
+/// Labels of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TenantLabels {
+    /// Tenant.
+    pub tenant: String,
+}
+
 /// Labels of a fenced write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct CommitLabels {
@@ -79,6 +86,10 @@ pub struct Metrics {
     pub commits: Family<CommitLabels, Counter>,
     /// Placements that were told to make room for others.
     pub preemptions: Counter,
+    /// Parts of budgets that were told to be spent.
+    pub budget_alerts: Counter,
+    /// How much of its budget each tenant has spent this month, in percent.
+    pub budget_spent_percent: Family<TenantLabels, Gauge>,
     /// Seconds that one decision took.
     pub decide: Histogram,
     /// Plans that the independent check threw away: a defect.
@@ -101,6 +112,8 @@ impl Default for Metrics {
             contact: Family::default(),
             commits: Family::default(),
             preemptions: Counter::default(),
+            budget_alerts: Counter::default(),
+            budget_spent_percent: Family::default(),
             // From 10 microseconds to about 10 seconds, doubling.
             decide: Histogram::new(exponential_buckets(0.000_01, 2.0, 20)),
             violations: Counter::default(),
@@ -157,6 +170,7 @@ impl Metrics {
             "Placements that were told to make room for others",
             self.preemptions.clone(),
         );
+        self.register_budgets(&mut all);
         all.register(
             "decide_seconds",
             "Time of one decision",
@@ -176,6 +190,19 @@ impl Metrics {
             "leading",
             "1 while this replica leads",
             self.leading.clone(),
+        );
+    }
+
+    fn register_budgets(&self, all: &mut Registry) {
+        all.register(
+            "budget_alerts",
+            "Parts of budgets that were told to be spent",
+            self.budget_alerts.clone(),
+        );
+        all.register(
+            "budget_spent_percent",
+            "How much of its budget each tenant has spent this month",
+            self.budget_spent_percent.clone(),
         );
     }
 

@@ -4,6 +4,7 @@
 //! answer is of one moment. What takes a decision is handed back as work on a snapshot of that
 //! moment, so that no question holds the model up. Changes nothing.
 
+mod bill;
 mod explain;
 mod fleet;
 mod tenancy;

@@ -22,10 +22,6 @@ use serde_json::Value;
 
 use crate::model::{Model, PoolState, Situation};
 
-/// Longest chain of tenants that is followed; admission lets in no cycle, this bounds one that a
-/// hand in the store has made.
-const MAX_DEPTH: usize = 64;
-
 /// The newest views, for readers on any task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Views(Arc<RwLock<Arc<Tables>>>);
@@ -126,7 +122,10 @@ fn tenants(model: &Model, now: UnixMillis) -> BTreeMap<String, TenantStatus> {
             let spent = spent.get(name).copied().unwrap_or_default();
             let budget = model.catalog.budget(name);
             let status = TenantStatus {
-                budget: budget.map(|budget| budget_status(budget, spent, now)),
+                budget: budget.map(|budget| BudgetStatus {
+                    alerted_at_percent: model.histories.alerted(name, now),
+                    ..budget_status(budget, spent, now)
+                }),
                 ..TenantStatus::default()
             };
             (name.clone(), status)
@@ -142,21 +141,21 @@ fn tenants(model: &Model, now: UnixMillis) -> BTreeMap<String, TenantStatus> {
             .for_each(|row| add(&mut tenant.gpus.nominal, row.nominal.0));
     }
     for row in model.placements() {
-        each_above(model, &row.record.tenant, |name| {
+        for name in model.catalog.upward(&row.record.tenant) {
             if let Some(tenant) = tenants.get_mut(name) {
                 add(&mut tenant.gpus.used, row.record.gpus);
             }
-        });
+        }
     }
     for (uid, load) in loads(model) {
         let Some(job) = model.job(uid) else { continue };
-        each_above(model, job.tenant(), |name| {
+        for name in model.catalog.upward(job.tenant()) {
             if let Some(tenant) = tenants.get_mut(name) {
                 add(&mut tenant.gpus.pending, load.pending);
                 tenant.running_jobs += u32::from(load.runs);
                 tenant.queued_jobs += u32::from(!load.runs);
             }
-        });
+        }
     }
     for tenant in tenants.values_mut() {
         let TenantGpus {
@@ -177,6 +176,7 @@ fn budget_status(budget: &Budget, spent: MicroMoney, now: UnixMillis) -> BudgetS
         monthly: budget.monthly,
         currency: budget.currency.clone(),
         exhausted: spent >= budget.monthly.0,
+        alerted_at_percent: None,
     }
 }
 
@@ -202,27 +202,16 @@ fn loads(model: &Model) -> BTreeMap<Uid, Load> {
     loads
 }
 
-/// The tenant and every one above it.
-fn each_above(model: &Model, tenant: &str, mut see: impl FnMut(&str)) {
-    let mut name = Some(tenant.to_owned());
-    for _ in 0..MAX_DEPTH {
-        let Some(current) = name else { return };
-        see(&current);
-        let tenant = model.catalog.tenants.get(&current);
-        name = tenant.and_then(|tenant| tenant.value.spec.parent.clone());
-    }
-}
-
 fn quotas(model: &Model) -> BTreeMap<String, TenantQuotaStatus> {
     let mut used: BTreeMap<String, BTreeMap<String, GpuQuantity>> = BTreeMap::new();
     for row in model.placements() {
-        each_above(model, &row.record.tenant, |name| {
+        for name in model.catalog.upward(&row.record.tenant) {
             let flavors = used.entry(name.to_owned()).or_default();
             add(
                 flavors.entry(row.record.flavor.clone()).or_default(),
                 row.record.gpus,
             );
-        });
+        }
     }
     let status = |(name, quota): (&String, &crate::model::Versioned<_>)| {
         let quota: &meridian_api::kinds::TenantQuota = &quota.value;

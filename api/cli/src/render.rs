@@ -6,6 +6,7 @@ pub(crate) mod capacity;
 pub(crate) mod cluster;
 pub(crate) mod describe;
 pub(crate) mod events;
+pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod table;
 pub(crate) mod tenancy;

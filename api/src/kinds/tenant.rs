@@ -94,7 +94,8 @@ pub struct Budget {
     pub currency: String,
     /// Amount for each calendar month, in UTC.
     pub monthly: Money,
-    /// Percentages of the amount at which its owners are told.
+    /// Percentages of the amount at which an event tells of what is spent, once a month each. One
+    /// always tells of the whole amount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alert_at_percent: Vec<u32>,
     /// What happens when it is used up.
@@ -149,6 +150,10 @@ pub struct BudgetStatus {
     pub currency: String,
     /// All of it is spent.
     pub exhausted: bool,
+    /// The largest part of it, of `alertAtPercent` or the whole, of which an event has told this
+    /// month.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alerted_at_percent: Option<u32>,
 }
 
 /// GPUs of a tenant.

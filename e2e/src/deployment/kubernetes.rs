@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Agent, CLUSTER, Deployment, DeploymentPlan, FAIL_POINT, FailPoint, JobBuilder};
+use super::{
+    Access, Agent, CLUSTER, Deployment, DeploymentPlan, FAIL_POINT, FailPoint, JobBuilder,
+};
 use crate::member::{MemberCluster, trainer_spec};
 use crate::ports::free_address;
 use crate::process::ProcessSpec;
@@ -59,6 +61,45 @@ impl Deployment {
         deployment.agents.push(agent);
         deployment.gpus_counted(gpus).await;
         deployment
+    }
+
+    /// Starts a hub that asks for certificates and an agent that joins for each of these clusters
+    /// under its name, and waits until their `gpus` are counted.
+    ///
+    /// # Panics
+    /// When that does not happen in time.
+    pub async fn joined(members: &[(&MemberCluster, &str)], gpus: u64) -> Self {
+        let plan = DeploymentPlan {
+            access: Access::Joined,
+            ..DeploymentPlan::default()
+        };
+        let mut deployment = Self::of_hubs(&plan).await;
+        deployment.declare().await;
+        for (member, cluster) in members {
+            deployment.join_agent_of(member, cluster).await;
+        }
+        deployment.gpus_counted(gpus).await;
+        deployment
+    }
+
+    /// Submits a job as a person does.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub async fn submit(&self, job: JobBuilder) {
+        let file = self.file("job.yaml", &job.text()).display().to_string();
+        self.meridian(["submit", "-f", &file]).await.succeeded();
+    }
+
+    /// The status of a job.
+    ///
+    /// # Panics
+    /// When there is no such job.
+    pub async fn status_of(&self, job: &str) -> Value {
+        let jobs = self.jobs().await.expect("the hub answers");
+        let mut named = jobs.into_iter();
+        let found = named.find(|known| known["metadata"]["name"] == job);
+        found.expect("it is there")["status"].clone()
     }
 
     /// Invites an agent that speaks for `cluster` and reaches `member`, and starts it: it joins.

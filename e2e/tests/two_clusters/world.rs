@@ -12,9 +12,7 @@ use meridian_agent::kubernetes::names;
 use meridian_api::errors::ErrorCode;
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_client::{DryRun, Resource};
-use meridian_e2e::deployment::{
-    Access, Deployment, DeploymentPlan, Invitation, JobBuilder, LONG, NAMESPACE,
-};
+use meridian_e2e::deployment::{Deployment, Invitation, JobBuilder, LONG, NAMESPACE};
 use meridian_e2e::member::{MemberCluster, MemberOptions};
 use meridian_proto::v1::agent_message::Body as Says;
 use meridian_proto::v1::agent_service_client::AgentServiceClient;
@@ -84,17 +82,9 @@ impl World {
         let start = || MemberCluster::start(options.clone());
         let members = [start().await, start().await];
         let members = members.map(|member| member.unwrap_or_else(|error| panic!("{error}")));
-        let plan = DeploymentPlan {
-            access: Access::Joined,
-            ..DeploymentPlan::default()
-        };
-        let mut fleet = Deployment::of_hubs(&plan).await;
-        fleet.declare().await;
-        for (member, cluster) in members.iter().zip(CLUSTERS) {
-            fleet.join_agent_of(member, cluster).await;
-        }
+        let named = [(&members[0], CLUSTERS[0]), (&members[1], CLUSTERS[1])];
         let gpus = u64::from(NODES) * u64::from(CARDS);
-        fleet.gpus_counted(2 * gpus).await;
+        let fleet = Deployment::joined(&named, 2 * gpus).await;
         let tasks = Tasks::new();
         let mut stranger = Raw::join(&fleet, STRANGER, &tasks).await;
         stranger.attach(Manner::Listens).await;
@@ -114,10 +104,7 @@ impl World {
     }
 
     pub(crate) async fn submit(&self, job: JobBuilder) {
-        let job = job.text();
-        let file = self.fleet.file("job.yaml", &job).display().to_string();
-        let submitted = self.fleet.meridian(["submit", "-f", &file]).await;
-        submitted.succeeded();
+        self.fleet.submit(job).await;
     }
 
     pub(crate) async fn delete(&self, job: &str) {
@@ -128,10 +115,7 @@ impl World {
 
     /// The status of a job.
     pub(crate) async fn status(&self, job: &str) -> Value {
-        let jobs = self.fleet.jobs().await.expect("the hub answers");
-        let mut named = jobs.into_iter();
-        let found = named.find(|known| known["metadata"]["name"] == job);
-        found.expect("it is there")["status"].clone()
+        self.fleet.status_of(job).await
     }
 
     /// The cluster in which a job comes to run.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use meridian_api::calendar::month_start;
 use meridian_api::ids::Revision;
 use meridian_api::units::{MicroMoney, UnixMillis};
 use meridian_policies::history::{History, use_of};
@@ -19,6 +20,8 @@ use super::tariff::Tariff;
 use crate::fence::put;
 use crate::placement::PlacementRecord;
 
+/// All of a budget, in percent.
+pub(crate) const WHOLE: u32 = 100;
 /// Milliseconds of an hour: what runs is entered once in each.
 const HOUR: i64 = 3_600_000;
 
@@ -29,6 +32,34 @@ struct Past {
     #[serde(flatten)]
     history: History,
     spending: Spending,
+    alerted: Alerted,
+}
+
+/// Of which part of a budget its owners were told. As stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Alerted {
+    /// When the month began.
+    month: UnixMillis,
+    /// The largest part in it, in percent.
+    percent: u32,
+}
+
+/// A part of a budget that is spent, of which nobody has been told.
+#[derive(Debug)]
+pub(crate) struct BudgetAlert {
+    /// Whose budget.
+    pub(crate) tenant: String,
+    /// The largest of its parts that is reached, in percent; 100 = all of it.
+    pub(crate) percent: u32,
+    /// Spent in the month by the tenant and everything below it.
+    pub(crate) spent: MicroMoney,
+    /// To be spent at most.
+    pub(crate) limit: MicroMoney,
+    /// ISO 4217 code of both.
+    pub(crate) currency: String,
+    /// Notes that it was told.
+    pub(crate) write: (Compare, Op),
 }
 
 /// Histories by tenant.
@@ -66,6 +97,15 @@ impl Histories {
     pub(crate) fn average(&self, tenant: &str, now: UnixMillis) -> Use {
         let past = self.0.get(tenant).map(|(past, _)| past);
         past.map_or_else(Use::default, |past| past.history.average(now))
+    }
+
+    /// The largest part of its budget, in percent, of which a tenant's owners were told in the
+    /// month of `now`.
+    #[must_use]
+    pub(crate) fn alerted(&self, tenant: &str, now: UnixMillis) -> Option<u32> {
+        let alerted = self.of(tenant).0.alerted;
+        let is_of_month = alerted.percent > 0 && alerted.month == month_start(now);
+        is_of_month.then_some(alerted.percent)
     }
 
     fn of(&self, tenant: &str) -> (Past, Revision) {
@@ -136,6 +176,37 @@ impl Model {
         past.spending.add(tariff.per_hour(record), from, now);
     }
 
+    /// Budgets of which a larger part is spent than was told in the month of `now`: of the parts
+    /// that they name, and of the whole.
+    #[must_use]
+    pub(crate) fn budget_alerts(&self, now: UnixMillis) -> Vec<BudgetAlert> {
+        let spent = self.spent(now);
+        let alert = |tenant: &String| {
+            let budget = self.catalog.budget(tenant)?;
+            let spent = spent.get(tenant).copied().unwrap_or_default();
+            let parts = budget.alert_at_percent.iter().copied().chain([WHOLE]);
+            let is_reached = |part: &u32| is_reached(*part, spent, budget.monthly.0);
+            let percent = parts.filter(is_reached).max()?;
+            if self.histories.alerted(tenant, now) >= Some(percent) {
+                return None;
+            }
+            let (mut past, revision) = self.histories.of(tenant);
+            past.alerted = Alerted {
+                month: month_start(now),
+                percent,
+            };
+            Some(BudgetAlert {
+                tenant: tenant.clone(),
+                percent,
+                spent,
+                limit: budget.monthly.0,
+                currency: budget.currency.clone(),
+                write: write(tenant, &past, revision),
+            })
+        };
+        self.catalog.tenants.keys().filter_map(alert).collect()
+    }
+
     /// Money that each tenant, with everything below it, has spent in the month of `now`: what is
     /// stored, and what its running work has cost since that was written. Only tenants below one
     /// with a budget are counted.
@@ -171,6 +242,11 @@ impl Model {
         }
         spent
     }
+}
+
+/// True when so many percent of a budget are spent.
+fn is_reached(percent: u32, spent: MicroMoney, limit: MicroMoney) -> bool {
+    i128::from(spent.0) * 100 >= i128::from(limit.0) * i128::from(percent)
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub(crate) use digest::{Digest, observations};
 pub(crate) use fleet::{
     ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, SeenSeat, Written,
 };
-pub(crate) use histories::Histories;
+pub(crate) use histories::{BudgetAlert, Histories, WHOLE};
 pub(crate) use holds::StoredHold;
 pub(crate) use jobs::{
     FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, TemplateHash, Trouble,

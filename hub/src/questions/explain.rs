@@ -7,7 +7,6 @@ use meridian_api::errors::{ApiError, ErrorCode};
 use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::FederatedJob;
 use meridian_api::kinds::price_book::PriceBookSpec;
-use meridian_api::kinds::workload_class::CapacityType;
 use meridian_api::reasons::Reason;
 use meridian_policies::counterfactual::{self, Effect, Remedy};
 use meridian_policies::model::{
@@ -15,15 +14,10 @@ use meridian_policies::model::{
 };
 use meridian_proto::v1;
 
-use super::{Reply, Work, age, fleet, reason};
+use super::{Reply, Work, age, bill, fleet, reason};
 use crate::explanations::{Explained, blocker};
 use crate::model::{Job, Labelled, Model, Situation, Trouble};
 use crate::placement::PlacementRecord;
-
-/// Milliseconds of an hour, in which prices are.
-const HOUR_MS: i128 = 3_600_000;
-/// Thousandths of a GPU in one.
-const MILLI: i128 = 1_000;
 
 /// Decides on a snapshot in which the job had been submitted just now.
 pub(super) fn plan(
@@ -51,6 +45,7 @@ pub(super) fn plan(
         let snapshot = &labelled.snapshot;
         let answer = v1::PlanResponse {
             revision,
+            budgets: bill::budgets(snapshot, uid, prices.as_ref()),
             ..decided(snapshot, uid, prices.as_ref())
         };
         drop(reply.send(Ok(answer)));
@@ -96,7 +91,8 @@ fn decided(snapshot: &Snapshot, uid: Uid, prices: Option<&PriceBookSpec>) -> v1:
         cluster: snapshot.clusters[pool.cluster.index()].name.clone(),
         pool: pool.name.clone(),
         milli_gpus: first.gpus.0,
-        cost: prices.and_then(|prices| cost(snapshot, &placed, prices)),
+        cost: prices.and_then(|prices| bill::at_most(snapshot, &placed, prices)),
+        bill: bill::expected(snapshot, &placed, prices),
         ..v1::PlanResponse::default()
     }
 }
@@ -125,30 +121,6 @@ fn queued(snapshot: &Snapshot, plan: &Plan, left: &Unplaced) -> v1::PlanResponse
         milli_gpus: gang.shape.gpus(&gang.shape.least()).0,
         ..v1::PlanResponse::default()
     }
-}
-
-/// What gangs cost if they run for as long as they may; `None` when one may run for ever, or has
-/// no price.
-fn cost(snapshot: &Snapshot, placed: &[&Placed], prices: &PriceBookSpec) -> Option<v1::Cost> {
-    let of = |placed: &&Placed| {
-        let runtime = snapshot.waiting[placed.waiting.index()].max_runtime?;
-        let pool = &snapshot.pools[placed.pool.index()];
-        let flavor = &snapshot.flavors[pool.flavor.index()].name;
-        let region = &snapshot.regions[snapshot.region(pool.cluster).index()];
-        let price = prices.gpu_hour(flavor, region, CapacityType::Nominal)?;
-        let gpu_time = i128::from(placed.gpus.0).checked_mul(i128::from(runtime.0))?;
-        gpu_time
-            .checked_mul(i128::from(price.0))
-            .map(|product| product / (HOUR_MS * MILLI))
-    };
-    let mut sum = 0_i128;
-    for placed in placed {
-        sum = sum.checked_add(of(placed)?)?;
-    }
-    Some(v1::Cost {
-        micros: i64::try_from(sum).ok()?,
-        currency: prices.currency.clone(),
-    })
 }
 
 pub(super) fn start(estimate: Estimate) -> v1::Start {
@@ -322,8 +294,40 @@ mod tests {
         let cost = plan.cost.expect("it says how long it runs");
         // 16 GPUs for two hours.
         assert_eq!((cost.micros, cost.currency.as_str()), (80_000_000, "EUR"));
+        // Who may run for two hours is expected to run for one.
+        let bill = plan.bill.expect("its cards have a price");
+        assert_eq!(
+            (bill.gpus_micros, bill.total_micros),
+            (40_000_000, 40_000_000)
+        );
+        assert_eq!((bill.milli_gpus, bill.time_ms), (16_000, 3_600_000));
+        assert_eq!(plan.budgets, []);
         let endless = planned(&fixture, &json!({"maxRuntime": null}));
         assert_eq!(endless.cost, None);
+    }
+
+    #[test]
+    fn a_plan_says_what_is_left_of_every_budget_it_is_counted_against() {
+        let mut fixture = Fixture::new(2);
+        let budget = |monthly: &str| json!({"currency": "EUR", "monthly": monthly});
+        let org = json!({"budget": budget("100.00")});
+        fixture.object("tenants/-/org", "Tenant", &org);
+        let nlp = json!({"parent": "org", "budget": budget("60.00")});
+        fixture.object("tenants/-/nlp", "Tenant", &nlp);
+        let unpriced = planned(&fixture, &json!({}));
+        assert_eq!(unpriced.bill, None, "nobody says what a card costs");
+        let prices = json!({
+            "currency": "EUR", "flavors": [{"flavor": "h100-80gb", "gpuHour": "2.50"}],
+        });
+        fixture.object("pricebooks/-/book", "PriceBook", &prices);
+        let plan = planned(&fixture, &json!({}));
+        let rows = plan
+            .budgets
+            .iter()
+            .map(|row| (row.tenant.as_str(), row.limit_micros));
+        let rows: Vec<_> = rows.collect();
+        assert_eq!(rows, [("nlp", 60_000_000), ("org", 100_000_000)]);
+        assert!(plan.budgets.iter().all(|row| row.currency == "EUR"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use meridian_api::reasons::Reason;
 use meridian_api::tree;
 use meridian_api::units::MilliGpus;
 use meridian_policies::accounts::{Account, AccountRow, accounts};
-use meridian_policies::model::{Budget, Held, LedgerRow, Measure, Plan, Role, Snapshot, TenantIx};
+use meridian_policies::model::{self, Held, LedgerRow, Measure, Plan, Role, Snapshot, TenantIx};
 use meridian_proto::v1;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -52,10 +52,8 @@ pub(super) fn tree(
                 push(snapshot, &accounts, ix, 0, &mut tenants);
             }
         }
-        for node in &mut tenants {
-            if let Some(budget) = &mut node.budget {
-                budget.currency.clone_from(&currency);
-            }
+        for budget in tenants.iter_mut().filter_map(|node| node.budget.as_mut()) {
+            budget.currency.clone_from(&currency);
         }
         drop(reply.send(Ok(v1::TenantsResponse { tenants })));
     }))
@@ -83,7 +81,7 @@ fn push(
         weight: tenant.weight,
         running_jobs: account.running_jobs,
         waiting_gangs: account.waiting,
-        budget: tenant.budget.as_ref().map(budget),
+        budget: budget(tenant),
     });
     let all = (0..).map(TenantIx).zip(&snapshot.tenants);
     for (below, _) in all.filter(|(_, tenant)| tenant.parent == Some(ix)) {
@@ -91,13 +89,16 @@ fn push(
     }
 }
 
-fn budget(budget: &Budget) -> v1::BudgetUse {
-    v1::BudgetUse {
+/// What of a tenant's budget is spent; its currency is left to the caller.
+pub(super) fn budget(tenant: &model::Tenant) -> Option<v1::BudgetUse> {
+    let budget = tenant.budget.as_ref()?;
+    Some(v1::BudgetUse {
         currency: String::new(),
         spent_micros: budget.spent.0,
         limit_micros: budget.limit.0,
         on_exhausted: format!("{:?}", budget.on_exhausted),
-    }
+        tenant: tenant.name.clone(),
+    })
 }
 
 fn used(snapshot: &Snapshot, row: &AccountRow) -> v1::TenantUse {

@@ -1258,6 +1258,41 @@ pub struct PlanResponse {
     /// What it costs at most, if it says how long it runs and the price book knows the flavor.
     #[prost(message, optional, tag = "13")]
     pub cost: ::core::option::Option<Cost>,
+    /// What finishing is expected to cost; absent unless it starts now where everything has a price.
+    #[prost(message, optional, tag = "14")]
+    pub bill: ::core::option::Option<Bill>,
+    /// Budgets that it is counted against: its tenant's, then those above it.
+    #[prost(message, repeated, tag = "15")]
+    pub budgets: ::prost::alloc::vec::Vec<BudgetUse>,
+}
+/// What finishing a job is expected to cost, in millionths of the currency; no invoice.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Bill {
+    /// ISO 4217 code; empty = prices are not of a price book.
+    #[prost(string, tag = "1")]
+    pub currency: ::prost::alloc::string::String,
+    /// GPU-hours at the price, by the speed that the job has there.
+    #[prost(int64, tag = "2")]
+    pub gpus_micros: i64,
+    /// Data that comes from other regions.
+    #[prost(int64, tag = "3")]
+    pub egress_micros: i64,
+    /// Work that is lost when borrowed or spot capacity is taken back.
+    #[prost(int64, tag = "4")]
+    pub loss_micros: i64,
+    /// Room that becomes less useful to others.
+    #[prost(int64, tag = "5")]
+    pub fragmentation_micros: i64,
+    /// Hours lost to the wires between domains.
+    #[prost(int64, tag = "6")]
+    pub spread_micros: i64,
+    #[prost(int64, tag = "7")]
+    pub total_micros: i64,
+    /// GPUs of all its gangs, and the time that the longest of them takes.
+    #[prost(uint64, tag = "8")]
+    pub milli_gpus: u64,
+    #[prost(uint64, tag = "9")]
+    pub time_ms: u64,
 }
 /// An amount of money in millionths, with its ISO 4217 code.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1525,7 +1560,6 @@ pub struct TenantsResponse {
     #[prost(message, repeated, tag = "1")]
     pub tenants: ::prost::alloc::vec::Vec<TenantNode>,
 }
-/// One tenant, with everything below it.
 /// Money of one calendar month in UTC, in millionths.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BudgetUse {
@@ -1538,7 +1572,11 @@ pub struct BudgetUse {
     /// Warn, BlockBorrowing or BlockAll.
     #[prost(string, tag = "4")]
     pub on_exhausted: ::prost::alloc::string::String,
+    /// Whose budget it is.
+    #[prost(string, tag = "5")]
+    pub tenant: ::prost::alloc::string::String,
 }
+/// One tenant, with everything below it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TenantNode {
     #[prost(string, tag = "1")]

@@ -33,7 +33,7 @@ pub(crate) async fn run(context: &mut Context, args: PlanArgs) -> Result<Exit, F
                         if at > 0 {
                             context.out.line("")?;
                         }
-                        let text = render::why::plan(
+                        let text = render::plan::plan(
                             &label,
                             &plan,
                             context.clock.wall(),
@@ -42,7 +42,7 @@ pub(crate) async fn run(context: &mut Context, args: PlanArgs) -> Result<Exit, F
                         context.out.text(&text)?;
                     }
                     Format::Json | Format::Yaml | Format::Name => {
-                        values.push(render::why::plan_value(namespace, each.name(), &plan));
+                        values.push(render::plan::plan_value(namespace, each.name(), &plan));
                     }
                 }
             }

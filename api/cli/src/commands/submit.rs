@@ -18,6 +18,7 @@ use crate::documents::{self, Wanted};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Format;
+use crate::render;
 use crate::targets;
 
 pub(crate) async fn run(context: &mut Context, args: SubmitArgs) -> Result<Exit, Failure> {
@@ -113,6 +114,7 @@ async fn send(
     nonce: &str,
     bulk: &mut Bulk,
 ) -> Result<Vec<Waited>, Failure> {
+    let single = (jobs.len() == 1).then(|| jobs[0].clone());
     let names: Vec<String> = jobs.iter().map(|job| name_of(job).to_owned()).collect();
     let (total, dry_run, nonce) = (jobs.len(), args.dry_run.on_the_hub(), nonce.to_owned());
     let token = args.plan_token.clone().unwrap_or_default();
@@ -139,6 +141,9 @@ async fn send(
             Some(Answer::Accepted(accepted)) => {
                 warn(&label(&accepted.name), &accepted.warnings);
                 say(context, args, &accepted)?;
+                if let (Dry::Server, Some(job)) = (args.dry_run, &single) {
+                    tell_cost(context, job).await;
+                }
                 stored.push(accepted);
             }
             Some(Answer::Refused(failure)) => {
@@ -163,6 +168,15 @@ async fn send(
         name: accepted.name,
     };
     Ok(stored.into_iter().map(waited).collect())
+}
+
+/// What a job of a dry run is expected to cost. A hub that cannot say so has checked it all the
+/// same.
+async fn tell_cost(context: &Context, job: &Value) {
+    let plan = context.client.plan(job).await;
+    if let Some(line) = plan.ok().as_ref().and_then(render::plan::in_short) {
+        note(&line);
+    }
 }
 
 fn name_of(job: &Value) -> &str {

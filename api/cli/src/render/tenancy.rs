@@ -215,6 +215,7 @@ mod tests {
             running_jobs: 3,
             waiting_gangs: 7,
             budget: (name == "research").then(|| BudgetUse {
+                tenant: name.to_owned(),
                 currency: "EUR".into(),
                 spent_micros: 80_000_000,
                 limit_micros: 100_000_000,

@@ -1,15 +1,13 @@
-//! `why` and `plan`: reasons with numbers, the place in the queue, placements.
+//! `why`: reasons with numbers, the place in the queue, placements.
 //!
 //! Owns their layout and their JSON shapes. The order of reasons is the hub's.
 
 use std::fmt::Write as _;
 
 use meridian_api::meta::API_VERSION;
-use meridian_api::quantity::{Money, Time};
-use meridian_api::units::{MicroMoney, Millis, UnixMillis};
-use meridian_client::v1::{
-    Cost, GangPlacement, Late, PlanResponse, Reason, Remedy, Start, Verdict, WhyResponse,
-};
+use meridian_api::quantity::Time;
+use meridian_api::units::{Millis, UnixMillis};
+use meridian_client::v1::{GangPlacement, Late, Reason, Remedy, Start, WhyResponse};
 use serde_json::{Value, json};
 
 use crate::output::{Grid, Headers};
@@ -45,13 +43,13 @@ pub(crate) fn why(label: &str, why: &WhyResponse, now: UnixMillis, headers: Head
     page
 }
 
-fn push_lines(page: &mut String, text: &str) {
+pub(super) fn push_lines(page: &mut String, text: &str) {
     page.push_str(text);
     page.push('\n');
 }
 
 /// When it may start, in words.
-fn push_start(page: &mut String, start: Option<&Start>, now: UnixMillis) {
+pub(super) fn push_start(page: &mut String, start: Option<&Start>, now: UnixMillis) {
     let Some(start) = start else { return };
     let until = |millis: i64| text::span(UnixMillis(millis).since(now));
     let earliest = until(start.earliest_ms);
@@ -68,7 +66,7 @@ fn push_start(page: &mut String, start: Option<&Start>, now: UnixMillis) {
     };
 }
 
-fn push_remedies(page: &mut String, remedies: &[Remedy], headers: Headers) {
+pub(super) fn push_remedies(page: &mut String, remedies: &[Remedy], headers: Headers) {
     if remedies.is_empty() {
         return;
     }
@@ -84,7 +82,7 @@ fn push_remedies(page: &mut String, remedies: &[Remedy], headers: Headers) {
     push_lines(page, &grid.to_text(headers));
 }
 
-fn reasons(reasons: &[Reason]) -> Grid {
+pub(super) fn reasons(reasons: &[Reason]) -> Grid {
     let mut grid = Grid::new(&[
         "REASON", "CLUSTER", "FLAVOR", "NEED", "FREE", "LIMIT", "DETAIL",
     ]);
@@ -184,7 +182,7 @@ pub(crate) fn start_value(start: Option<&Start>) -> Value {
     })
 }
 
-fn remedy_value(remedy: &Remedy) -> Value {
+pub(super) fn remedy_value(remedy: &Remedy) -> Value {
     json!({
         "change": remedy.change,
         "message": remedy.message,
@@ -221,84 +219,6 @@ pub(crate) fn instant_value(millis: i64) -> Value {
         0 => Value::Null,
         millis => json!(Time(UnixMillis(millis))),
     }
-}
-
-/// `plan` for a person.
-pub(crate) fn plan(label: &str, plan: &PlanResponse, now: UnixMillis, headers: Headers) -> String {
-    let mut page = format!("job {label}: ");
-    match plan.verdict() {
-        Verdict::StartsNow => {
-            let _ = write!(page, "starts now on {}", plan.cluster);
-            if !plan.pool.is_empty() {
-                let _ = write!(page, ", pool {}", plan.pool);
-            }
-        }
-        Verdict::WillQueue => page.push_str("will queue"),
-        Verdict::Never => page.push_str("can never be placed"),
-        Verdict::Unspecified => page.push_str("no verdict"),
-    }
-    if plan.position > 0 {
-        let _ = write!(page, ", {} of {} in the queue", plan.position, plan.waiting);
-    }
-    if let Some(cost) = &plan.cost {
-        let _ = write!(page, ", costs at most {}", money(cost));
-    }
-    page.push('\n');
-    if !plan.reasons.is_empty() {
-        page.push('\n');
-        push_lines(&mut page, &reasons(&plan.reasons).to_text(headers));
-    }
-    push_start(&mut page, plan.start.as_ref(), now);
-    push_remedies(&mut page, &plan.remedies, headers);
-    if !plan.token.is_empty() {
-        let _ = write!(
-            page,
-            "\nhold it to this: submit --plan-token {}\n",
-            plan.token
-        );
-    }
-    let _ = write!(
-        page,
-        "\ndecided at revision {}; nothing was stored\n",
-        plan.revision
-    );
-    page
-}
-
-/// `12.50 EUR`.
-fn money(cost: &Cost) -> String {
-    format!("{} {}", Money(MicroMoney(cost.micros)), cost.currency)
-}
-
-/// `plan` for a program.
-pub(crate) fn plan_value(namespace: &str, name: &str, plan: &PlanResponse) -> Value {
-    let verdict = match plan.verdict() {
-        Verdict::StartsNow => "StartsNow",
-        Verdict::WillQueue => "WillQueue",
-        Verdict::Never => "Never",
-        Verdict::Unspecified => "Unknown",
-    };
-    json!({
-        "apiVersion": API_VERSION,
-        "kind": "JobPlan",
-        "namespace": namespace,
-        "name": name,
-        "verdict": verdict,
-        "cluster": plan.cluster,
-        "pool": plan.pool,
-        "reasons": plan.reasons.iter().map(reason_value).collect::<Vec<_>>(),
-        "gpus": gpus_value(plan.milli_gpus),
-        "position": (plan.position > 0).then_some(plan.position),
-        "waiting": plan.waiting,
-        "estimatedStart": start_value(plan.start.as_ref()),
-        "remedies": plan.remedies.iter().map(remedy_value).collect::<Vec<_>>(),
-        "cost": plan.cost.as_ref().map(|cost| {
-            json!({"amount": Money(MicroMoney(cost.micros)), "currency": cost.currency})
-        }),
-        "token": (!plan.token.is_empty()).then_some(&plan.token),
-        "warnings": plan.warnings,
-        "revision": plan.revision,
-    })
 }
 
 #[cfg(test)]
@@ -435,57 +355,5 @@ mod tests {
         assert_eq!(value["reasons"][0]["need"], 256);
         assert!(value["reasons"][1].get("need").is_none());
         assert!(self::value("n", "x", &running())["position"].is_null());
-    }
-
-    #[test]
-    fn a_plan_says_its_verdict() {
-        let will_queue = PlanResponse {
-            verdict: Verdict::WillQueue.into(),
-            reasons: waiting().reasons,
-            remedies: waiting().remedies,
-            start: waiting().start,
-            position: 3,
-            waiting: 18,
-            token: "p1.abc.queue.4200000.-".into(),
-            revision: 7,
-            ..PlanResponse::default()
-        };
-        insta::assert_snapshot!(plan("nlp/x", &will_queue, UnixMillis(0), Headers::Shown), @r#"
-        job nlp/x: will queue, 3 of 18 in the queue
-
-        REASON            CLUSTER   FLAVOR      NEED   FREE   LIMIT   DETAIL
-        ExceedsQuota      -         -           256    512    600     tenant nlp
-        ClusterCordoned   eun-b     h100-80gb   -      -      -       closed by a person
-        Fragmented        euw-a     h100-80gb   256    300    504     8 GPUs a host
-
-        may start in 10m at the earliest, in 70m if all before it end as they say
-
-        WOULD-HELP    GPUS   DETAIL
-        FewerPods     192    run with 24 pods of worker instead of 32: starts now
-        OtherFlavor   192    accept flavor a100-80gb: starts now
-
-        hold it to this: submit --plan-token p1.abc.queue.4200000.-
-
-        decided at revision 7; nothing was stored
-        "#);
-        let starts = PlanResponse {
-            verdict: Verdict::StartsNow.into(),
-            cluster: "euw-a".into(),
-            pool: "train".into(),
-            cost: Some(Cost {
-                micros: 12_500_000,
-                currency: "EUR".into(),
-            }),
-            revision: 7,
-            ..PlanResponse::default()
-        };
-        let text = plan("nlp/x", &starts, UnixMillis(0), Headers::Shown);
-        assert!(
-            text.starts_with(
-                "job nlp/x: starts now on euw-a, pool train, costs at most 12.50 EUR\n"
-            ),
-            "{text}"
-        );
-        assert_eq!(plan_value("nlp", "x", &will_queue)["verdict"], "WillQueue");
     }
 }
