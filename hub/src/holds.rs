@@ -1,15 +1,16 @@
 //! Holds: room and quota kept for a gang while others leave, as stored.
 //!
-//! Owns the stored form (`holds/<job uid>/<index>`): one record is a whole decision, with its
-//! victims, what is held and the ledger rows, so that no leader leaves half of one behind. A
-//! victim leaves because a hold names it, and for no other reason. Never stops anything itself.
+//! Owns the stored form (`holds/<job uid>/<index>`): one write is a whole decision, with its
+//! victims, what is held and the ledger rows, and the holds of those victims that go on elsewhere,
+//! so that no leader leaves half of one behind. A victim leaves because a hold names it, and for
+//! no other reason. Never stops anything itself.
 
 use std::collections::BTreeMap;
 
 use meridian_api::ids::{Epoch, GangId, Revision, Term};
 use meridian_api::units::{MilliGpus, Resources, UnixMillis};
 use meridian_policies::model::{
-    HoldRoom, HostIx, Lapse, Lapsed, Preemption, Rule, Snapshot, Victim, Yield,
+    Hold, HoldRoom, HostIx, Lapse, Lapsed, Preemption, Rule, Snapshot, Victim, Yield,
 };
 use meridian_policies::preempt::given_up;
 use meridian_policies::preempt::words::work;
@@ -85,6 +86,9 @@ pub struct StoredVictim {
     pub job: String,
     /// Why it may be taken.
     pub rule: Rule,
+    /// Cluster and pool in which it goes on; absent = it waits in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moves_to: Option<String>,
     /// What it goes on with; absent = it goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrinks: Option<StoredShrink>,
@@ -134,7 +138,9 @@ pub(crate) fn hold_change(
     let waiting = &snapshot.waiting[made.waiting.index()];
     let gang = waiting.gang;
     let job = model.job(gang.job)?;
-    let record = record(snapshot, hosts, made, term);
+    let mut records = records(snapshot, hosts, made, term);
+    let next_places = records.split_off(1);
+    let record = records.pop()?;
     let key = keys::hold(gang);
     let mut compares = vec![
         Compare::ModRevision(keys::policy_head(), snapshot.policy_head),
@@ -159,10 +165,15 @@ pub(crate) fn hold_change(
                 .fold(0, |sum, it| sum.saturating_add(it.lost))
         ),
     );
-    let ops = vec![
+    let mut ops = vec![
         put(key, record.to_json()),
         put(keys::ledger_head(), gang.to_string()),
     ];
+    for next in &next_places {
+        let key = keys::hold(next.gang);
+        compares.push(Compare::ModRevision(key.clone(), Revision(0)));
+        ops.push(put(key, next.to_json()));
+    }
     Some(Change {
         subject: Subject::Gang(gang),
         why: Operation::CommitDecision,
@@ -172,9 +183,10 @@ pub(crate) fn hold_change(
     })
 }
 
-/// Compares of one transaction are limited, so of a decision with very many victims only the first
-/// are compared: one that is gone meanwhile has made its room already.
-const COMPARED: usize = 100;
+/// Compares and writes of one transaction are limited to 120, and the next places of up to 16
+/// victims take two each. So of a decision with very many victims only the first are compared: one
+/// that is gone meanwhile has made its room already.
+const COMPARED: usize = 80;
 
 fn victim_compares(model: &Model, record: &HoldRecord) -> Vec<Compare> {
     let stored = record.victims.iter().filter_map(|victim| {
@@ -185,40 +197,61 @@ fn victim_compares(model: &Model, record: &HoldRecord) -> Vec<Compare> {
     stored.take(COMPARED).collect()
 }
 
-fn record(snapshot: &Snapshot, hosts: &[HostId], made: &Preemption, term: Term) -> HoldRecord {
+/// The gang's own hold, with those who make room, then one for each of them that goes on elsewhere:
+/// its place is kept for it as if it waited already.
+fn records(
+    snapshot: &Snapshot,
+    hosts: &[HostId],
+    made: &Preemption,
+    term: Term,
+) -> Vec<HoldRecord> {
     let waiting = &snapshot.waiting[made.waiting.index()];
-    let pool = &snapshot.pools[made.pool.index()];
+    let moved = made.moves().map(|(victim, _)| victim.held.index());
+    let moved = moved.map(|held| snapshot.held[held].standing.job.as_str());
+    let jobs = std::iter::once(waiting.job.as_str()).chain(moved);
+    let holds = made.holds(snapshot);
+    let mut records: Vec<HoldRecord> = jobs
+        .zip(&holds)
+        .map(|(job, hold)| stored(snapshot, hosts, hold, job, term))
+        .collect();
+    let victims = made.victims.iter().map(|it| victim(snapshot, hosts, it));
+    records[0].victims = victims.collect();
+    records
+}
+
+/// A hold as stored, without who makes room for it.
+fn stored(snapshot: &Snapshot, hosts: &[HostId], hold: &Hold, job: &str, term: Term) -> HoldRecord {
     let number = |ix: &HostIx| hosts.get(ix.index()).map(|host| host.number);
-    let room = made.room.iter().map(|room: &HoldRoom| StoredRoom {
+    let room = hold.room.iter().map(|room: &HoldRoom| StoredRoom {
         domains: room.domains.clone(),
         allocatable: room.allocatable,
         need: room.need,
         hosts: room.hosts,
         known: room.known.iter().filter_map(number).collect(),
     });
-    let victims = made.victims.iter().map(|it| victim(snapshot, hosts, it));
+    let pool = hold.pool.and_then(|pool| snapshot.pools.get(pool.index()));
     HoldRecord {
-        gang: waiting.gang,
-        job: waiting.job.clone(),
-        tenant: snapshot.tenants[waiting.tenant.index()].name.clone(),
-        cluster: snapshot.clusters[pool.cluster.index()].name.clone(),
-        pool: pool.name.clone(),
-        flavor: snapshot.flavors[pool.flavor.index()].name.clone(),
+        gang: hold.gang,
+        job: job.to_owned(),
+        tenant: snapshot.tenants[hold.tenant.index()].name.clone(),
+        cluster: snapshot.clusters[hold.cluster.index()].name.clone(),
+        pool: pool.map(|pool| pool.name.clone()).unwrap_or_default(),
+        flavor: snapshot.flavors[hold.flavor.index()].name.clone(),
         term,
-        pods: made.pods.clone(),
-        resources: waiting.shape.demand(&made.pods),
+        pods: hold.pods.clone(),
+        resources: hold.resources,
         room: room.collect(),
-        ledger: stored_rows(snapshot, &made.rows),
-        victims: victims.collect(),
-        decided: snapshot.now,
-        until: made.until,
+        ledger: stored_rows(snapshot, &hold.rows),
+        victims: Vec::new(),
+        decided: hold.since,
+        until: hold.until,
     }
 }
 
 fn victim(snapshot: &Snapshot, hosts: &[HostId], victim: &Victim) -> StoredVictim {
     let held = &snapshot.held[victim.held.index()];
     let shrinks = match &victim.does {
-        Yield::Evict | Yield::Move { .. } => None,
+        Yield::Evict | Yield::Move(_) => None,
         Yield::Shrink { pods, leaves } => {
             let leaves = leaves.iter().filter_map(|it| {
                 let host = hosts.get(it.host.index())?;
@@ -230,11 +263,20 @@ fn victim(snapshot: &Snapshot, hosts: &[HostId], victim: &Victim) -> StoredVicti
             })
         }
     };
+    let moves_to = match &victim.does {
+        Yield::Evict | Yield::Shrink { .. } => None,
+        Yield::Move(next) => {
+            let pool = &snapshot.pools[next.pool.index()];
+            let cluster = &snapshot.clusters[pool.cluster.index()].name;
+            Some(format!("{cluster}/{}", pool.name))
+        }
+    };
     StoredVictim {
         gang: held.gang,
         epoch: held.epoch,
         job: held.standing.job.clone(),
         rule: victim.rule,
+        moves_to,
         shrinks,
         resources: given_up(held, &victim.does),
         lost: victim.lost,

@@ -34,14 +34,22 @@ fn cards(gpus: u64) -> v1::Resources {
     }
 }
 
+/// All of a host.
+const SIZE: v1::Resources = v1::Resources {
+    milli_gpus: 8_000,
+    milli_cpus: 96_000,
+    memory_mib: 1 << 20,
+};
+
 /// What the agent says of the running gang and of the one host.
 fn digest(fixture: &mut Fixture, step: GangStep, is_there: bool) {
-    let size = v1::Resources {
-        milli_gpus: 8_000,
-        milli_cpus: 96_000,
-        memory_mib: 1 << 20,
-    };
     let used = cards(if is_there { 8 } else { 0 });
+    digest_of(fixture, step, used, &[]);
+}
+
+/// The same, with what the gang uses of the host and what is free on others.
+fn digest_of(fixture: &mut Fixture, step: GangStep, used: v1::Resources, others: &[v1::Resources]) {
+    let (size, is_there) = (SIZE, used.milli_gpus > 0);
     let free = v1::Resources {
         milli_gpus: size.milli_gpus - used.milli_gpus,
         milli_cpus: size.milli_cpus - used.milli_cpus,
@@ -71,16 +79,17 @@ fn digest(fixture: &mut Fixture, step: GangStep, is_there: bool) {
         holds: is_there.then_some(hold).into_iter().collect(),
         ..v1::GangObservation::default()
     };
+    let shape = |free: &v1::Resources| v1::Shape {
+        domains: vec!["b0".into()],
+        allocatable: Some(size),
+        free: Some(*free),
+        hosts: 1,
+    };
     let pool = v1::Pool {
         name: "h100".into(),
         flavor: "h100-80gb".into(),
         levels: vec!["block".into()],
-        shapes: vec![v1::Shape {
-            domains: vec!["b0".into()],
-            allocatable: Some(size),
-            free: Some(free),
-            hosts: 1,
-        }],
+        shapes: std::iter::once(&free).chain(others).map(shape).collect(),
         ..v1::Pool::default()
     };
     fixture.digest(&v1::Digest {
@@ -101,6 +110,38 @@ fn full() -> Fixture {
     }
     fixture.put(&format!("placements/{JOB}/0"), &row.to_json());
     digest(&mut fixture, GangStep::Running, true);
+    asked_for(&mut fixture);
+    fixture
+}
+
+/// Half a host is used by a job that saves its work in `location`, half of another by strangers:
+/// the job would fit there.
+fn half_full(location: &[&str]) -> Fixture {
+    let mut fixture = Fixture::new(2);
+    let roles = json!([{"name": "worker", "replicas": 2, "gpus": 2,
+                        "resources": {"cpu": "2", "memory": "512Mi"}, "template": {"a": 1}}]);
+    let save = json!({"uri": "s3://ckpt/train", "every": "10m", "location": location});
+    fixture.job(&json!({"roles": roles, "checkpoint": save}), &json!({}));
+    let mut row = placed(0, FIRST, State::Running);
+    for role in &mut row.roles {
+        role.per_pod = cards(2).into();
+    }
+    row.gpus = MilliGpus::cards(4);
+    fixture.put(&format!("placements/{JOB}/0"), &row.to_json());
+    digest_of(&mut fixture, GangStep::Running, cards(4), &[half()]);
+    asked_for(&mut fixture);
+    fixture
+}
+
+fn half() -> v1::Resources {
+    v1::Resources {
+        milli_gpus: 4_000,
+        ..SIZE
+    }
+}
+
+/// A job of a higher class asks for a whole host.
+fn asked_for(fixture: &mut Fixture) {
     let class = json!({"priority": 50, "preemption": "Never"});
     fixture.object("workloadclasses/-/serve", "WorkloadClass", &class);
     let job = json!({
@@ -113,7 +154,6 @@ fn full() -> Fixture {
     });
     let key = "objects/federatedjobs/nlp/urgent/spec";
     fixture.put(key, job.to_string().as_bytes());
-    fixture
 }
 
 fn decided(fixture: &Fixture) -> (Labelled, Plan) {
@@ -249,4 +289,48 @@ fn a_stored_hold_reads_back() {
     assert_eq!(read, **stored);
     assert_eq!(read.room[0].known, [HOST]);
     assert_eq!(read.until.since(read.decided), Millis::seconds(60));
+}
+
+#[test]
+fn who_fits_elsewhere_goes_on_there_under_its_next_epoch() {
+    let mut fixture = half_full(&["eu"]);
+    let change = hold(&mut fixture);
+    let puts = |key: &[u8]| {
+        let mut ops = change.ops.iter();
+        ops.any(|op| matches!(op, Op::Put { key: it, .. } if it.as_ref() == key))
+    };
+    assert!(puts(keys::hold(urgent()).as_ref()) && puts(keys::hold(gang(0)).as_ref()));
+    let drains = settle_gang(&fixture.model, gang(0), NOW).expect("a hold names it");
+    let told = drains.told.clone().expect("it is told").1;
+    assert!(told.ends_with("goes on in euw-a/h100"), "{told}");
+    fixture.carry_out(&drains);
+    // Both places are kept while it saves its work.
+    let (_, plan) = decided(&fixture);
+    assert!(plan.placements.is_empty() && plan.lapsed.is_empty());
+    digest_of(&mut fixture, GangStep::Stopped, cards(0), &[half()]);
+    let gone = settle_gang(&fixture.model, gang(0), NOW).expect("the proof");
+    fixture.carry_out(&gone);
+    let (labelled, plan) = decided(&fixture);
+    let snapshot = &labelled.snapshot;
+    assert_eq!((plan.placements.len(), &plan.lapsed), (2, &Vec::new()));
+    for placed in &plan.placements {
+        let change = placement_change(&fixture.model, snapshot, placed, Term(1));
+        fixture.carry_out(&change.expect("its job is there"));
+    }
+    let again = &fixture.model.placement(gang(0)).expect("it goes on").record;
+    assert!(again.epoch > FIRST);
+    assert!(
+        fixture.model.holds().next().is_none(),
+        "both have done their work"
+    );
+}
+
+#[test]
+fn nobody_goes_on_where_its_work_cannot_be_read() {
+    let mut fixture = half_full(&["us"]);
+    fixture.object("regions/-/us", "Region", &json!({"timeZone": "UTC"}));
+    let (labelled, plan) = decided(&fixture);
+    assert_eq!(labelled.snapshot.movable.len(), 1);
+    let does = &plan.preemptions[0].victims[0].does;
+    assert_eq!(*does, Yield::Evict);
 }

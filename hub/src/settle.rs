@@ -472,8 +472,10 @@ fn told(
         && reason.is_for_another()
         && let Some((hold, victim)) = room
     {
+        let next = victim.moves_to.as_ref();
+        let next = next.map_or_else(String::new, |to| format!(", goes on in {to}"));
         let sentence = format!(
-            "{place} makes room for {}, because {}: {} lost, gone within {}",
+            "{place} makes room for {}, because {}: {} lost, gone within {}{next}",
             hold.job,
             victim.rule.words(),
             work(victim.lost),

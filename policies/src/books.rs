@@ -21,7 +21,7 @@ use crate::model::{
 use crate::quota::{ancestry, from_the_leaves};
 
 /// Rows of everything that is held, then of everything that the plan places, then of everything
-/// that it makes room for. What was held for a gang in earlier rounds counts, too, unless the hold
+/// that it makes room for, then of the next places of those who make it. What was held for a gang in earlier rounds counts, too, unless the hold
 /// ends in this plan; its rows are written when it is placed.
 #[must_use]
 pub fn rows(
@@ -31,7 +31,8 @@ pub fn rows(
     lapsed: &[Lapsed],
 ) -> Vec<Vec<LedgerRow>> {
     let books = Books::new(snapshot, placed, preemptions, lapsed);
-    let count = snapshot.held.len() + placed.len() + preemptions.len();
+    let moves = preemptions.iter().map(|made| made.moves().count());
+    let count = snapshot.held.len() + placed.len() + preemptions.len() + moves.sum::<usize>();
     (0..count).map(|entry| books.rows(entry)).collect()
 }
 
@@ -183,6 +184,19 @@ fn entries<'a>(
             gang: gang.gang,
         }
     });
+    let moved = preemptions.iter().flat_map(Preemption::moves);
+    let moved = moved.map(|(victim, next)| {
+        let held = &snapshot.held[victim.held.index()];
+        Entry {
+            at: 0,
+            tenant: held.tenant,
+            place: snapshot.place(&snapshot.pools[next.pool.index()]),
+            gpus: held.resources.gpus,
+            before: &[],
+            since: snapshot.now,
+            gang: held.gang,
+        }
+    });
     let placed: BTreeSet<GangId> = placed
         .iter()
         .map(|placed| snapshot.waiting[placed.waiting.index()].gang)
@@ -201,7 +215,8 @@ fn entries<'a>(
             gang: hold.gang,
         })
         .collect();
-    let all = held.chain(planned).chain(made).chain(holds).enumerate();
+    let all = held.chain(planned).chain(made);
+    let all = all.chain(moved).chain(holds).enumerate();
     all.map(|(at, entry)| Entry { at, ..entry }).collect()
 }
 

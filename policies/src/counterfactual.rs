@@ -153,6 +153,7 @@ fn emptied(world: &Snapshot, ix: WaitingIx) -> Snapshot {
     empty.held.clear();
     empty.holds.clear();
     empty.overflowed.clear();
+    empty.movable.clear();
     empty.selectors.iter_mut().for_each(|it| it.held.clear());
     for pool in &mut empty.pools {
         pool.shapes = shapes::emptied(&pool.shapes);

@@ -20,7 +20,7 @@ use crate::history::use_of;
 use crate::kinds::{Kind, Kinds};
 use crate::model::{
     HeldIx, Lapsed, Placed, Plan, PoolIx, Preemption, Regraded, Shape, Snapshot, Use, Waiting,
-    WaitingIx,
+    WaitingIx, Yield,
 };
 use crate::order::{Order, Queue};
 use crate::place::Places;
@@ -106,6 +106,15 @@ fn write_rows(
     }
     for (made, entry) in preemptions.iter_mut().zip(held_for..) {
         made.rows = books.rows(entry);
+    }
+    let next_places = held_for + preemptions.len();
+    let victims = preemptions.iter_mut().flat_map(|made| &mut made.victims);
+    let moves = victims.filter_map(|victim| match &mut victim.does {
+        Yield::Move(next) => Some(next),
+        Yield::Evict | Yield::Shrink { .. } => None,
+    });
+    for (next, entry) in moves.zip(next_places..) {
+        next.rows = books.rows(entry);
     }
     let held = (0..).map(HeldIx).zip(&snapshot.held);
     let moved = held.filter(|(held, row)| !books.agree(held.index(), &row.rows));

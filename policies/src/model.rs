@@ -21,8 +21,8 @@ pub use crate::choice::terms::{
 };
 pub use gang::{GangShape, RoleShape, SliceShape};
 pub use preemption::{
-    ClassRule, EvictedBy, Hold, HoldRoom, HostRow, Lapse, Lapsed, Leaves, Leaving, Preemption,
-    Rule, Seat, Stage, Standing, Victim, Yield,
+    ClassRule, EvictedBy, Hold, HoldRoom, HostRow, Lapse, Lapsed, Leaves, Leaving, Movable,
+    NextPlace, Preemption, Rule, Seat, Stage, Standing, Victim, Yield,
 };
 pub use score::Score;
 pub use shared::Shared;
@@ -142,6 +142,9 @@ pub struct Snapshot {
     /// Placements in a later group of their job than the first, which want to go back.
     #[serde(default)]
     pub overflowed: Vec<Overflowed>,
+    /// Placements that may go on elsewhere, by row.
+    #[serde(default)]
+    pub movable: Vec<Movable>,
     /// Hosts on which placements stand, as far as agents say, by pool.
     #[serde(default)]
     pub hosts: Vec<HostRow>,

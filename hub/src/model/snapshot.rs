@@ -143,6 +143,7 @@ impl Model {
             }
         }
         snapshot.overflowed = self.overflowed(&ordinals, &mut choices, &snapshot, situation.now);
+        snapshot.movable = self.movable(&ordinals, &mut choices, &snapshot, situation.now);
         (snapshot.choices, snapshot.selectors) = choices.into_rows();
         snapshot
             .waiting

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::units::Resources;
 use meridian_policies::model::{
-    GangShape, HoldRoom, HostIx, HostRow, Pool, PoolIx, Preemption, Seat as SeatRow, Shape, Take,
+    GangShape, HoldRoom, HostIx, HostRow, Pool, PoolIx, Seat as SeatRow, Shape, Take,
 };
 
 use crate::fleet::FleetPool;
@@ -119,11 +119,11 @@ impl Room {
         rows.into_values().collect()
     }
 
-    /// Keeps the hosts of a decision for `gang`; says which ones: those that it names, and of
-    /// alike ones the tightest that suit.
-    pub(crate) fn keep(&mut self, made: &Preemption, gang: u32) -> Vec<HoldRoom> {
-        let room = &mut self.pools[made.pool.index()];
-        let mut parts = made.room.clone();
+    /// Keeps hosts of a pool for `gang`; says which ones: those that `parts` name, and of alike
+    /// ones the tightest that suit.
+    pub(crate) fn keep(&mut self, pool: PoolIx, parts: &[HoldRoom], gang: u32) -> Vec<HoldRoom> {
+        let room = &mut self.pools[pool.index()];
+        let mut parts = parts.to_vec();
         // Those that are named first: no other part may get them.
         for part in &parts {
             for ix in &part.known {

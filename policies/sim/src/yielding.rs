@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use meridian_api::ids::GangId;
 use meridian_api::units::{Millis, Resources, UnixMillis};
-use meridian_policies::model::{
-    EvictedBy, HeldIx, Hold, HoldRoom, Leaving, Preemption, Snapshot, TenantIx,
-};
+use meridian_policies::model::{EvictedBy, HeldIx, Hold, Leaving, Preemption, Snapshot, TenantIx};
 use meridian_policies::preempt::given_up;
 
 use crate::world::Gangs;
@@ -73,15 +71,14 @@ impl Yielding {
         self.holds.iter().any(|hold| hold.gang == gang)
     }
 
-    /// Puts a decision down; `room` are the hosts that are held.
-    pub(crate) fn hold(&mut self, snapshot: &Snapshot, made: &Preemption, room: Vec<HoldRoom>) {
-        let waiting = &snapshot.waiting[made.waiting.index()];
-        let pool = &snapshot.pools[made.pool.index()];
+    /// Puts down who leaves for the gang of a decision.
+    pub(crate) fn leave(&mut self, snapshot: &Snapshot, made: &Preemption) {
+        let by = snapshot.waiting[made.waiting.index()].gang;
         for victim in &made.victims {
             let held = &snapshot.held[victim.held.index()];
             let gang = Gangs::ordinal(held.gang);
             let leave = Leave {
-                by: waiting.gang,
+                by,
                 at: victim.deadline,
                 resources: given_up(held, &victim.does),
             };
@@ -90,19 +87,13 @@ impl Yielding {
             self.lost
                 .push_back((snapshot.now, held.tenant, victim.lost));
         }
+    }
+
+    /// Puts a hold down.
+    pub(crate) fn hold(&mut self, hold: Hold) {
         self.holds.push(Hold {
-            gang: waiting.gang,
-            tenant: waiting.tenant,
-            cluster: pool.cluster,
-            flavor: pool.flavor,
-            pool: Some(made.pool),
-            pods: made.pods.clone(),
-            resources: waiting.shape.demand(&made.pods),
-            room,
-            rows: made.rows.clone(),
             victims: Vec::new(),
-            since: snapshot.now,
-            until: made.until,
+            ..hold
         });
     }
 

@@ -36,7 +36,11 @@ fn jobs(rows: &str) -> Vec<Job> {
 }
 
 fn run(kind: &str, hosts: u32, rows: &str, alone: Alone) -> Summary {
-    let fleet = format!("cluster,pool,flavor,hosts,gpus,worth\nc,p,x,{hosts},8,1000\n");
+    run_on(&format!("c,p,x,{hosts},8,1000\n"), kind, rows, alone)
+}
+
+fn run_on(pools: &str, kind: &str, rows: &str, alone: Alone) -> Summary {
+    let fleet = format!("cluster,pool,flavor,hosts,gpus,worth\n{pools}");
     let fleet = Fleet::read("fleet.csv", fleet.as_bytes()).expect("a fleet");
     let scenario = Scenario {
         rules: &rules(kind),
@@ -134,4 +138,20 @@ fn what_comes_free_is_for_the_one_it_was_freed_for() {
     assert_eq!(summary.preemptions, 1);
     let waited = waits(&summary);
     assert_eq!(waited[0], ("high", 60));
+}
+
+#[test]
+fn who_saves_its_work_goes_on_where_there_is_room_and_nobody_else_gets_that() {
+    // `long` stands on the large host, as `first` has the small one until 50. `urgent` needs the
+    // large one at 100: `long` is told, and the small one is held for it. It goes on there at 130
+    // with 70 s left. `late`, which would fit on the small one at 105, starts when `urgent` ends.
+    let rows = "first,0,a,low,1,4,50,\nlong,1,a,low,1,4,199,60\nurgent,100,a,high,1,8,10,\n\
+                late,105,a,low,1,4,100,\n";
+    let kind = "preemption: CheckpointThenRequeue, notice: 30s";
+    let pools = "c,p,x,1,8,1000\nd,p,x,1,4,1000\n";
+    let summary = run_on(pools, kind, rows, Alone::Skipped);
+    assert_eq!((summary.preemptions, summary.completed), (1, 4));
+    assert_eq!(waits(&summary), [("high", 30), ("low", 35)]);
+    assert_eq!(summary.makespan_ms, 240_000);
+    assert_eq!(summary.lost_gpu_hours.0, 0);
 }

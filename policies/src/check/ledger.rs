@@ -10,7 +10,8 @@ use meridian_api::units::Resources;
 
 use super::{Found, report};
 use crate::model::{
-    Lapse, LedgerRow, Measure, Place, Plan, Quota, Role, Snapshot, TenantIx, WaitingIx,
+    Held, Lapse, LedgerRow, Measure, NextPlace, Place, Plan, Quota, Role, Snapshot, TenantIx,
+    WaitingIx, Yield,
 };
 
 /// One placement: who pays, where it counts, how much of everything, its rows.
@@ -115,6 +116,30 @@ fn made<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> Vec<Entry<'a>> {
         }
     };
     plan.preemptions.iter().map(entry).collect()
+}
+
+/// Next places of those who make room and go on elsewhere: charged beside the old ones, which they
+/// give up.
+fn moved<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> Vec<Entry<'a>> {
+    let victims = plan.preemptions.iter().flat_map(|made| &made.victims);
+    let moves = victims.filter_map(|victim| match &victim.does {
+        Yield::Move(next) => Some((&snapshot.held[victim.held.index()], next)),
+        Yield::Evict | Yield::Shrink { .. } => None,
+    });
+    let entry = |(held, next): (&'a Held, &'a NextPlace)| {
+        let pool = &snapshot.pools[next.pool.index()];
+        Entry {
+            tenant: held.tenant,
+            place: Place {
+                flavor: pool.flavor,
+                region: snapshot.clusters[pool.cluster.index()].region,
+            },
+            amounts: vector(held.resources),
+            rows: &next.rows,
+            name: format!("next place of gang {}", held.gang),
+        }
+    };
+    moves.map(entry).collect()
 }
 
 fn vector(resources: Resources) -> [u128; 3] {
@@ -271,6 +296,7 @@ fn sides<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> (Vec<Entry<'a>>, Vec<Ent
     after.extend(holds(snapshot, plan));
     after.extend(planned(snapshot, plan));
     after.extend(made(snapshot, plan));
+    after.extend(moved(snapshot, plan));
     (before, after)
 }
 
@@ -366,6 +392,7 @@ pub(super) fn rows_add_up(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
     }
     entries.extend(planned);
     entries.extend(made(snapshot, plan));
+    entries.extend(moved(snapshot, plan));
     let holds = holds(snapshot, plan);
     for entry in &entries {
         let sum: u128 = entry.rows.iter().map(|row| u128::from(row.gpus.0)).sum();

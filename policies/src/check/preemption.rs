@@ -5,6 +5,8 @@
 //! `preempt::rules` or `preempt::search` is used. What of alike hosts is held is a convention, so
 //! that is taken from `preempt::holds`.
 
+mod moves;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::kinds::workload_class::Preemption as Manner;
@@ -47,6 +49,11 @@ pub(super) fn just(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
                 wrong(format!("gang {} makes room twice", held.gang));
             }
             if let Some(what) = unlawful(snapshot, made, victim, held, is_owner) {
+                wrong(format!("gang {} {what}", held.gang));
+            }
+            if let Yield::Move(next) = &victim.does
+                && let Some(what) = moves::unfit(snapshot, victim.held, next)
+            {
                 wrong(format!("gang {} {what}", held.gang));
             }
             let (left, budget) = (before.get(held.tenant.index()), held.tenant.index());
@@ -180,10 +187,13 @@ fn unlawful(
         return Some("made way for it a moment ago the other way round".to_owned());
     }
     match &victim.does {
-        Yield::Evict | Yield::Move { .. } if its.rule.how == Manner::ShrinkToFloor => {
+        Yield::Evict | Yield::Move(_) if its.rule.how == Manner::ShrinkToFloor => {
             Some("may not be stopped".to_owned())
         }
-        Yield::Evict | Yield::Move { .. } => None,
+        Yield::Move(_) if its.rule.how == Manner::Reclaim => {
+            Some("does not come back, so it goes on nowhere".to_owned())
+        }
+        Yield::Evict | Yield::Move(_) => None,
         Yield::Shrink { pods, .. } => too_small(held, pods, its.rule.how, its.rule.floor_percent),
     }
 }
@@ -283,7 +293,7 @@ fn freed(snapshot: &Snapshot, made: &Preemption) -> BTreeMap<HostIx, Resources> 
             continue;
         };
         match &victim.does {
-            Yield::Evict | Yield::Move { .. } => {
+            Yield::Evict | Yield::Move(_) => {
                 for seat in &held.standing.seats {
                     add(seat.host, seat.held);
                 }
@@ -344,7 +354,7 @@ pub(super) fn rooms_with_holds(snapshot: &Snapshot, plan: &Plan, found: &mut Fou
     let mut made = plan.preemptions.iter().peekable();
     for (placed, at) in plan.placements.iter().zip(0_usize..) {
         while let Some(next) = made.next_if(|made| made.after as usize <= at) {
-            keep(snapshot, &mut rooms[next.pool.index()], &next.room);
+            keep_made(snapshot, &mut rooms, next, found);
         }
         if at < first {
             continue;
@@ -366,6 +376,33 @@ pub(super) fn rooms_with_holds(snapshot: &Snapshot, plan: &Plan, found: &mut Fou
             && let Some(pool) = snapshot.holds[it.hold.index()].pool
         {
             show(&mut rooms[pool.index()], &kept[it.hold.index()]);
+        }
+    }
+    for made in made {
+        keep_made(snapshot, &mut rooms, made, found);
+    }
+}
+
+/// Keeps what a decision holds: for the gang, and for those who go on elsewhere, whose places must
+/// be there as they are.
+fn keep_made(snapshot: &Snapshot, rooms: &mut [Vec<Shape>], made: &Preemption, found: &mut Found) {
+    keep(snapshot, &mut rooms[made.pool.index()], &made.room);
+    for victim in &made.victims {
+        let Yield::Move(next) = &victim.does else {
+            continue;
+        };
+        for part in &next.room {
+            let rows = &mut rooms[next.pool.index()];
+            let kept = keep(snapshot, rows, std::slice::from_ref(part));
+            let suits = kept.iter().filter(|it| it.suits(part)).count();
+            if suits < part.hosts as usize {
+                let gang = snapshot.held[victim.held.index()].gang;
+                let message = format!(
+                    "next place of gang {gang} in pool {}: {suits} hosts of {}",
+                    next.pool.0, part.hosts
+                );
+                report(found, "S5", message);
+            }
         }
     }
 }

@@ -9,9 +9,11 @@ use meridian_api::quantity::Span;
 use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+use crate::preempt::given_up;
+
 use super::{
     ClusterIx, FlavorIx, GangShape, HeldIx, HoldIx, HostIx, LedgerRow, Place, PoolIx, Snapshot,
-    Take, TenantIx, WaitingIx,
+    Take, TenantIx, Waiting, WaitingIx,
 };
 
 /// How work of a class makes room for others.
@@ -27,6 +29,17 @@ pub struct ClassRule {
     pub min_runtime: Millis,
     /// Its windows are shut: what it holds of its own quota is left alone.
     pub is_shielded: bool,
+}
+
+impl ClassRule {
+    /// True when work of the class that was stopped starts again: it may go on elsewhere.
+    #[must_use]
+    pub const fn comes_back(&self) -> bool {
+        match self.how {
+            Manner::Requeue | Manner::ShrinkThenRequeue | Manner::CheckpointThenRequeue => true,
+            Manner::Never | Manner::Reclaim | Manner::ShrinkToFloor => false,
+        }
+    }
 }
 
 /// A class that names windows keeps what is its own: whether one is open is not known here.
@@ -181,6 +194,8 @@ pub enum Rule {
     OverShare,
     /// Its class is lower.
     LowerClass,
+    /// It moves within its pool, so that whole hosts come free for the gang that waits longest.
+    Compaction,
 }
 
 impl Rule {
@@ -192,6 +207,7 @@ impl Rule {
             Self::Reclaim => "it holds what the other's tenant lent",
             Self::OverShare => "it borrows, and the other's tenant does not",
             Self::LowerClass => "its class is lower",
+            Self::Compaction => "it fits beside others, and leaves whole hosts free",
         }
     }
 }
@@ -202,11 +218,8 @@ impl Rule {
 pub enum Yield {
     /// It goes, and waits for its next place.
     Evict,
-    /// It goes; another pool has room for it.
-    Move {
-        /// Which.
-        to: PoolIx,
-    },
+    /// It goes, and starts again at once where room is held for it.
+    Move(NextPlace),
     /// It goes on with fewer pods.
     Shrink {
         /// Pods per role that stay.
@@ -214,6 +227,32 @@ pub enum Yield {
         /// Where pods must leave; what is missing beyond leaves from anywhere.
         leaves: Vec<Leaves>,
     },
+}
+
+/// Where a placement that makes room goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NextPlace {
+    /// Which pool.
+    pub pool: PoolIx,
+    /// Pods per role: as many as it has.
+    pub pods: Vec<u32>,
+    /// Where it fits there as it is.
+    pub takes: Vec<Take>,
+    /// What is kept for it.
+    pub room: Vec<HoldRoom>,
+    /// Its entries in the ledger.
+    pub rows: Vec<LedgerRow>,
+}
+
+/// A placement that saves its work and may go on elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Movable {
+    /// Which of `held`.
+    pub held: HeldIx,
+    /// What it asks of its next place, in the size that it has: only of places that can read what
+    /// it saved.
+    pub gang: Waiting,
 }
 
 /// Pods of one role that leave one host.
@@ -269,6 +308,61 @@ pub struct Preemption {
     pub until: UnixMillis,
     /// Placements of the plan that were decided before it.
     pub after: u32,
+}
+
+impl Preemption {
+    /// The holds that the decision makes: the gang's own, with those who make room, then one for
+    /// each of them that goes on elsewhere, in their order.
+    #[must_use]
+    pub fn holds(&self, snapshot: &Snapshot) -> Vec<Hold> {
+        let gang = &snapshot.waiting[self.waiting.index()];
+        let base = |pool: PoolIx| {
+            let source = &snapshot.pools[pool.index()];
+            Hold {
+                gang: gang.gang,
+                tenant: gang.tenant,
+                cluster: source.cluster,
+                flavor: source.flavor,
+                pool: Some(pool),
+                pods: self.pods.clone(),
+                resources: gang.shape.demand(&self.pods),
+                room: self.room.clone(),
+                rows: self.rows.clone(),
+                victims: Vec::new(),
+                since: snapshot.now,
+                until: self.until,
+            }
+        };
+        let leaving = self.victims.iter().map(|victim| Leaving {
+            held: victim.held,
+            resources: given_up(&snapshot.held[victim.held.index()], &victim.does),
+        });
+        let own = Hold {
+            victims: leaving.collect(),
+            ..base(self.pool)
+        };
+        let moves = self.moves().map(|(victim, next)| {
+            let held = &snapshot.held[victim.held.index()];
+            Hold {
+                gang: held.gang,
+                tenant: held.tenant,
+                pods: next.pods.clone(),
+                resources: held.resources,
+                room: next.room.clone(),
+                rows: next.rows.clone(),
+                ..base(next.pool)
+            }
+        });
+        std::iter::once(own).chain(moves).collect()
+    }
+
+    /// Those who make room and go on elsewhere, in their order.
+    pub fn moves(&self) -> impl Iterator<Item = (&Victim, &NextPlace)> {
+        self.victims.iter().filter_map(|victim| match &victim.does {
+            Yield::Move(next) => Some((victim, next)),
+            Yield::Evict | Yield::Shrink { .. } => None,
+        })
+    }
 }
 
 /// Why a hold ends without its gang placed on it.

@@ -56,16 +56,22 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// Those of `held` that the gang may take.
+    /// Those of `held` that the gang may take; `moves` says who is taken to go on elsewhere.
     pub(crate) fn new(
         snapshot: &Snapshot,
         asker: &Asker<'_>,
         held: &[HeldIx],
         budgets: &[u64],
+        moves: impl Fn(HeldIx) -> bool,
     ) -> Self {
-        let list = held
-            .iter()
-            .filter_map(|ix| candidate(snapshot, asker, *ix, budgets));
+        let list = held.iter().filter_map(|ix| {
+            let it = candidate(snapshot, asker, *ix, budgets)?;
+            if it.rule == Rule::Leaving || !moves(*ix) {
+                return Some(it);
+            }
+            let (lost, cost) = cost::of_move(snapshot, &snapshot.held[ix.index()]);
+            Some(Candidate { lost, cost, ..it })
+        });
         let list: Vec<Candidate> = list.collect();
         let mut all = Self {
             list,

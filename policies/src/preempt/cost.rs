@@ -3,6 +3,7 @@
 //! Owns the formula: GPU-seconds since the last checkpoint x worth + restart cost, in integers.
 //! Never says who may be a victim.
 
+use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 
 use crate::choice::cost::RESTART;
@@ -35,6 +36,23 @@ pub(crate) fn of_eviction(snapshot: &Snapshot, held: &Held) -> (u64, u64) {
     };
     let lost = work(held.resources.gpus, worth, lost);
     let restart = work(held.resources.gpus, worth, restart);
+    (lost, lost.saturating_add(restart))
+}
+
+/// What a placement loses that goes on elsewhere at once, and what that costs in all. One that is
+/// asked to save its work before it goes, and has saved some, loses no more than what it does
+/// within its notice.
+pub(crate) fn of_move(snapshot: &Snapshot, held: &Held) -> (u64, u64) {
+    let (lost, cost) = of_eviction(snapshot, held);
+    let rule = snapshot.classes.get(held.class.index());
+    let rule = rule.map(|class| class.rule);
+    let asked = rule.filter(|rule| rule.how == Manner::CheckpointThenRequeue);
+    let Some(asked) = asked.filter(|_| held.standing.saved.is_some()) else {
+        return (lost, cost);
+    };
+    let within_notice = work(held.resources.gpus, worth(snapshot, held), asked.notice);
+    let restart = cost.saturating_sub(lost);
+    let lost = lost.min(within_notice);
     (lost, lost.saturating_add(restart))
 }
 

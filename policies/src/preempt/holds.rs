@@ -19,6 +19,15 @@ pub(crate) struct Kept {
     free: Resources,
 }
 
+impl Kept {
+    /// True for a host on which the part has room as it is.
+    pub(crate) fn suits(&self, part: &HoldRoom) -> bool {
+        self.domains == part.domains
+            && self.allocatable == part.allocatable
+            && self.free.covers(part.need)
+    }
+}
+
 /// Takes `room` out of `rows`, as far as it is there yet; says what was taken.
 pub(crate) fn keep(snapshot: &Snapshot, rows: &mut Vec<Shape>, room: &[HoldRoom]) -> Vec<Kept> {
     let mut kept = Vec::new();

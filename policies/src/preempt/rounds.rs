@@ -10,6 +10,7 @@ use meridian_api::ids::{GangId, Uid};
 
 use super::candidates::{Candidates, Moved};
 use super::holds::{self, Kept};
+use super::moves::{Movers, Price};
 use super::rules::{Asker, budgets};
 use super::{QUOTA_STEPS, given_up, plan};
 use crate::candidates::{is_open, preference};
@@ -17,7 +18,7 @@ use crate::decide::Round;
 use crate::fit::{Fit, fit};
 use crate::model::{
     ClassIx, HeldIx, Hold, HoldIx, Lapse, Lapsed, Place, Placed, PoolIx, Preemption, Rule, Score,
-    Snapshot, TenantIx, Victim, WaitingIx, Yield,
+    Snapshot, Stage, TenantIx, Victim, WaitingIx, Yield,
 };
 use crate::quota::{Ledger, Reach};
 use crate::shapes;
@@ -28,7 +29,7 @@ use crate::slots::Mask;
 const SEARCHES: u32 = 64;
 
 /// Askers that may take the same.
-type Kind = (TenantIx, ClassIx, bool, Vec<Uid>);
+type Kind = (TenantIx, ClassIx, bool, Vec<Uid>, Price);
 
 /// What a round knows of preemption.
 #[derive(Default)]
@@ -41,9 +42,13 @@ pub(crate) struct Preemptions {
     kept: Vec<Option<Vec<Kept>>>,
     /// Gangs with a hold of an earlier round.
     owners: BTreeMap<WaitingIx, HoldIx>,
+    /// Placements with a hold of an earlier round: they go on there.
+    movers_to: BTreeMap<HoldIx, HeldIx>,
     /// Placements that make room already.
     taken: Vec<bool>,
     by_pool: Option<Vec<Vec<HeldIx>>>,
+    /// Who may go on elsewhere; made when it is asked for.
+    pub(super) movers: Option<Movers>,
     candidates: BTreeMap<(Kind, PoolIx), Arc<Candidates>>,
     budgets: Vec<u64>,
     searches: u32,
@@ -64,9 +69,15 @@ impl Preemptions {
             budgets: budgets(snapshot),
             ..Self::default()
         };
+        let stands = (!held_for.is_empty()).then_some(&snapshot.held);
+        let stands = stands.into_iter().flatten().zip((0..).map(HeldIx));
+        let stands = stands.filter(|(row, _)| held_for.contains(&row.gang));
+        let stands: BTreeMap<GangId, HeldIx> = stands.map(|(row, ix)| (row.gang, ix)).collect();
         for (hold, ix) in snapshot.holds.iter().zip((0..).map(HoldIx)) {
             if let Some(owner) = waiting.get(&hold.gang) {
                 own.owners.insert(*owner, ix);
+            } else if let Some(held) = stands.get(&hold.gang) {
+                own.movers_to.insert(ix, *held);
             }
             let state = hold.pool.and_then(|pool| pools.get_mut(pool.index()));
             let kept = state.map(|state| state.keep(snapshot, &hold.room));
@@ -102,78 +113,6 @@ impl Preemptions {
     /// The hold of a gang from an earlier round.
     pub(crate) fn hold_of(&self, ix: WaitingIx) -> Option<HoldIx> {
         self.owners.get(&ix).copied()
-    }
-
-    /// Placements of a pool that the gang may take.
-    pub(crate) fn candidates(
-        &mut self,
-        snapshot: &Snapshot,
-        asker: &Asker<'_>,
-        pool: PoolIx,
-    ) -> Arc<Candidates> {
-        let gang = asker.gang;
-        let kind = (
-            gang.tenant,
-            gang.class,
-            asker.is_owner,
-            asker.cooling.clone(),
-        );
-        let key = (kind, pool);
-        if let Some(known) = self.candidates.get(&key) {
-            return Arc::clone(known);
-        }
-        let by_pool = self.by_pool.get_or_insert_with(|| by_pool(snapshot));
-        let free = by_pool[pool.index()].iter().copied();
-        let free: Vec<HeldIx> = free.filter(|ix| !self.taken[ix.index()]).collect();
-        let made = Arc::new(Candidates::new(snapshot, asker, &free, &self.budgets));
-        self.candidates.insert(key, Arc::clone(&made));
-        made
-    }
-
-    /// Placements anywhere that could free quota in `place` for the gang, which may take them: of
-    /// each tenant its cheapest, and of all the cheapest first.
-    pub(crate) fn for_quota(
-        &mut self,
-        snapshot: &Snapshot,
-        asker: &Asker<'_>,
-        place: Place,
-    ) -> Vec<Victim> {
-        let pools: Vec<PoolIx> = (0..).map(PoolIx).take(snapshot.pools.len()).collect();
-        let mut all: Vec<(u128, Victim)> = Vec::new();
-        for pool in pools {
-            let stands = snapshot.place(&snapshot.pools[pool.index()]);
-            if !is_counted_with(snapshot, place, stands) {
-                continue;
-            }
-            for it in self.candidates(snapshot, asker, pool).whole() {
-                let held = &snapshot.held[it.held.index()];
-                let class = &snapshot.classes[held.class.index()];
-                let density = (u128::from(it.cost) << 16) / u128::from(it.gpus.0.max(1));
-                let victim = Victim {
-                    held: it.held,
-                    rule: it.rule,
-                    does: Yield::Evict,
-                    lost: it.lost,
-                    cost: it.cost,
-                    deadline: snapshot.now.after(class.rule.notice),
-                };
-                all.push((density, victim));
-            }
-        }
-        all.sort_by_key(|(density, victim)| (*density, victim.held));
-        let mut of_tenant = vec![0_usize; snapshot.tenants.len()];
-        let mut is_among_its_cheapest = |victim: &Victim| {
-            let tenant = snapshot.held[victim.held.index()].tenant;
-            let seen = of_tenant.get_mut(tenant.index());
-            seen.is_some_and(|seen| {
-                *seen += 1;
-                *seen <= QUOTA_STEPS
-            })
-        };
-        let victims = all.into_iter().map(|(_, victim)| victim);
-        victims
-            .filter(|victim| is_among_its_cheapest(victim))
-            .collect()
     }
 
     /// Ends a hold; what it kept is seen again.
@@ -239,6 +178,81 @@ impl<'a> Round<'a> {
 }
 
 impl Round<'_> {
+    /// Placements of a pool that the gang may take.
+    pub(super) fn candidates(
+        &mut self,
+        asker: &Asker<'_>,
+        pool: PoolIx,
+        price: Price,
+    ) -> Arc<Candidates> {
+        let (snapshot, gang) = (self.snapshot, asker.gang);
+        let kind = (
+            gang.tenant,
+            gang.class,
+            asker.is_owner,
+            asker.cooling.clone(),
+            price,
+        );
+        let key = (kind, pool);
+        if let Some(known) = self.preemptions.candidates.get(&key) {
+            return Arc::clone(known);
+        }
+        let own = &mut self.preemptions;
+        let by_pool = own.by_pool.get_or_insert_with(|| by_pool(snapshot));
+        let free = by_pool[pool.index()].iter().copied();
+        let free: Vec<HeldIx> = free.filter(|ix| !own.taken[ix.index()]).collect();
+        let moves = self.who_moves(&free, price);
+        let own = &mut self.preemptions;
+        let made = Candidates::new(snapshot, asker, &free, &own.budgets, |ix| {
+            moves.contains(&ix)
+        });
+        let made = Arc::new(made);
+        own.candidates.insert(key, Arc::clone(&made));
+        made
+    }
+
+    /// Placements anywhere that could free quota in `place` for the gang, which may take them: of
+    /// each tenant its cheapest, and of all the cheapest first.
+    pub(super) fn for_quota(&mut self, asker: &Asker<'_>, place: Place) -> Vec<Victim> {
+        let snapshot = self.snapshot;
+        let pools: Vec<PoolIx> = (0..).map(PoolIx).take(snapshot.pools.len()).collect();
+        let mut all: Vec<(u128, Victim)> = Vec::new();
+        for pool in pools {
+            let stands = snapshot.place(&snapshot.pools[pool.index()]);
+            if !is_counted_with(snapshot, place, stands) {
+                continue;
+            }
+            for it in self.candidates(asker, pool, Price::Stopped).whole() {
+                let held = &snapshot.held[it.held.index()];
+                let class = &snapshot.classes[held.class.index()];
+                let density = (u128::from(it.cost) << 16) / u128::from(it.gpus.0.max(1));
+                let victim = Victim {
+                    held: it.held,
+                    rule: it.rule,
+                    does: Yield::Evict,
+                    lost: it.lost,
+                    cost: it.cost,
+                    deadline: snapshot.now.after(class.rule.notice),
+                };
+                all.push((density, victim));
+            }
+        }
+        all.sort_by_key(|(density, victim)| (*density, victim.held));
+        let mut of_tenant = vec![0_usize; snapshot.tenants.len()];
+        let mut is_among_its_cheapest = |victim: &Victim| {
+            let tenant = snapshot.held[victim.held.index()].tenant;
+            let seen = of_tenant.get_mut(tenant.index());
+            seen.is_some_and(|seen| {
+                *seen += 1;
+                *seen <= QUOTA_STEPS
+            })
+        };
+        let victims = all.into_iter().map(|(_, victim)| victim);
+        victims
+            .filter(|victim| is_among_its_cheapest(victim))
+            .collect()
+    }
+
     /// Places gangs whose room has come free, and ends holds that nothing will come of.
     pub(crate) fn settle_holds(&mut self) -> Vec<Placed> {
         let mut placed = Vec::new();
@@ -267,7 +281,9 @@ impl Round<'_> {
         ix: HoldIx,
         owner: Option<WaitingIx>,
     ) -> Result<Option<Placed>, Lapse> {
-        let owner = owner.ok_or(Lapse::NotWanted)?;
+        let Some(owner) = owner else {
+            return self.still_moves(hold, ix).map(|()| None);
+        };
         let gang = self.gang(owner);
         if gang.suspended {
             return Err(Lapse::NotWanted);
@@ -289,7 +305,8 @@ impl Round<'_> {
         // Who has not gone yet counts, whoever it leaves for: there must be quota for both.
         let place = self.snapshot.place(source);
         let room = self.only_held().room(gang.tenant, place, Reach::Borrowing);
-        if !room.covers(gang.shape.demand(&hold.pods)) {
+        let broke = self.ledger.exhausted(gang.tenant, Reach::Nominal).is_some();
+        if broke || !room.covers(gang.shape.demand(&hold.pods)) {
             return self.keep_on(hold, ix, pool);
         }
         self.uncharge(hold);
@@ -313,6 +330,27 @@ impl Round<'_> {
             found,
             score,
         )))
+    }
+
+    /// Room of a placement that goes on there is kept until it has left, and as long as anybody
+    /// wants it to leave.
+    fn still_moves(&self, hold: &Hold, ix: HoldIx) -> Result<(), Lapse> {
+        let held = self.preemptions.movers_to.get(&ix);
+        let held = held.ok_or(Lapse::NotWanted)?;
+        let mut leaving = self.standing_holds().flat_map(|other| &other.victims);
+        let stage = self.snapshot.held[held.index()].standing.stage;
+        if stage != Stage::Draining && !leaving.any(|it| it.held == *held) {
+            return Err(Lapse::NotWanted);
+        }
+        let pool = hold.pool.map(|pool| &self.snapshot.pools[pool.index()]);
+        let cluster = pool.map(|pool| &self.snapshot.clusters[pool.cluster.index()]);
+        if !cluster.is_some_and(is_open) {
+            return Err(Lapse::Closed);
+        }
+        if self.snapshot.now >= hold.until {
+            return Err(Lapse::Expired);
+        }
+        Ok(())
     }
 
     /// Its room is kept once more, unless its time is over.
@@ -413,9 +451,14 @@ impl Round<'_> {
         let place = snapshot.place(&snapshot.pools[made.pool.index()]);
         let demand = gang.shape.demand(&made.pods);
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
-        let state = &mut self.pools[made.pool.index()];
-        state.keep(snapshot, &made.room);
+        self.pools[made.pool.index()].keep(snapshot, &made.room);
         self.preemptions.note(snapshot, &made.room);
+        for (victim, next) in made.moves() {
+            let held = &snapshot.held[victim.held.index()];
+            let place = snapshot.place(&snapshot.pools[next.pool.index()]);
+            self.ledger.keep(held.tenant, place, held.resources);
+            self.pools[next.pool.index()].keep(snapshot, &next.room);
+        }
         // Who was taken is no candidate for the next.
         self.preemptions.candidates.clear();
         self.preemptions.made.push(made);

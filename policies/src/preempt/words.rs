@@ -117,7 +117,11 @@ fn freed(snapshot: &Snapshot, victim: &Victim) -> MilliGpus {
 pub fn victim_line(snapshot: &Snapshot, victim: &Victim) -> String {
     let does = match &victim.does {
         Yield::Evict => "goes".to_owned(),
-        Yield::Move { to } => format!("goes to {}", snapshot.pools[to.index()].name),
+        Yield::Move(next) => {
+            let pool = &snapshot.pools[next.pool.index()];
+            let cluster = &snapshot.clusters[pool.cluster.index()].name;
+            format!("goes on in {cluster}/{}", pool.name)
+        }
         Yield::Shrink { pods, .. } => format!("goes on with {pods:?} pods"),
     };
     format!(

@@ -254,36 +254,32 @@ pub(crate) fn names(snapshot: &Snapshot, made: &Preemption) -> Vec<String> {
     made.victims.iter().map(name).collect()
 }
 
-/// The snapshot after the plan's first preemption was committed: its hold, its victims still
+/// The snapshot after the plan's first preemption was committed: its holds, its victims still
 /// there.
 pub(crate) fn committed(snapshot: &Snapshot, made: &Preemption) -> Snapshot {
     let mut next = snapshot.clone();
-    let gang = &snapshot.waiting[made.waiting.index()];
-    let pool = &snapshot.pools[made.pool.index()];
-    let leaving = |victim: &Victim| {
-        let held = &snapshot.held[victim.held.index()];
-        let stays = match &victim.does {
-            Yield::Evict | Yield::Move { .. } => Resources::default(),
-            Yield::Shrink { pods, .. } => held.standing.shape.demand(pods),
-        };
-        Leaving {
-            held: victim.held,
-            resources: held.resources.checked_sub(stays).expect("it gets smaller"),
-        }
-    };
-    next.holds.push(Hold {
-        gang: gang.gang,
-        tenant: gang.tenant,
-        cluster: pool.cluster,
-        flavor: pool.flavor,
-        pool: Some(made.pool),
-        pods: made.pods.clone(),
-        resources: gang.shape.demand(&made.pods),
-        room: made.room.clone(),
-        rows: made.rows.clone(),
-        victims: made.victims.iter().map(leaving).collect(),
-        since: snapshot.now,
-        until: made.until,
-    });
+    next.holds.extend(made.holds(snapshot));
+    next.holds.sort_by_key(|hold| hold.gang);
     next
+}
+
+/// Says of a gang that it saves its work and may go on elsewhere.
+pub(crate) fn movable(snapshot: &mut Snapshot, name: &str) {
+    let ix = find(snapshot, name);
+    let template = World::new().job("any", role(1, 1)).0.waiting.remove(0);
+    let held = &snapshot.held[ix.index()];
+    let row = Movable {
+        held: ix,
+        gang: Waiting {
+            gang: held.gang,
+            job: held.standing.job.clone(),
+            tenant: held.tenant,
+            class: held.class,
+            shape: held.standing.shape.clone().into(),
+            next_epoch: Epoch(held.epoch.0 + 1),
+            ..template
+        },
+    };
+    snapshot.movable.push(row);
+    snapshot.movable.sort_by_key(|row| row.held);
 }

@@ -15,6 +15,7 @@ mod fitting;
 mod golden;
 mod ground;
 mod lifecycle;
+mod moves;
 mod nodes;
 mod preemption;
 mod preemption_rounds;

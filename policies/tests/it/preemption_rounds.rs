@@ -49,6 +49,10 @@ struct World {
     waiting: BTreeMap<GangId, Waiting>,
     holds: BTreeMap<GangId, (Hold, Vec<(usize, u64)>)>,
     hits: Vec<Hit>,
+    /// Only the highest class asks for whole hosts, and all others for a part of one.
+    is_fragmented: bool,
+    /// How many of those hits were moves.
+    moved: u32,
     random: u64,
     next: u128,
 }
@@ -68,6 +72,8 @@ impl World {
             waiting: BTreeMap::new(),
             holds: BTreeMap::new(),
             hits: Vec::new(),
+            is_fragmented: false,
+            moved: 0,
             random: seed | 1,
             next: 1,
         }
@@ -85,9 +91,12 @@ impl World {
             index: 0,
         };
         self.next += 1;
-        let size = [1, 2, 4, 8][usize::try_from(self.below(4)).expect("small")];
+        let mut size = [1, 2, 4, 8][usize::try_from(self.below(4)).expect("small")];
         let pods = if size == 8 { 1 + self.below(2) } else { 1 };
         let class = [BATCH, ELASTIC, LONG, PROD][usize::try_from(self.below(4)).expect("small")];
+        if self.is_fragmented {
+            size = if class == PROD { 8 } else { size.min(2) };
+        }
         let tenant = u32::try_from(self.below(2)).expect("small");
         let shape = GangShape {
             roles: vec![role(u32::try_from(pods).expect("small"), size)],
@@ -155,6 +164,16 @@ impl World {
             let at = self.standing.keys().position(|own| *own == gang)?;
             Some(HeldIx(u32::try_from(at).expect("small")))
         };
+        for held in snapshot.held.iter_mut().filter(|it| it.class == LONG) {
+            held.standing.saved = Some(self.now);
+        }
+        let movers = self.standing.values();
+        let movers = movers.filter(|it| it.held.class != PROD);
+        let movers = movers.map(|it| Movable {
+            held: ix(it.held.gang).expect("it stands"),
+            gang: Self::again(it),
+        });
+        snapshot.movable = movers.collect();
         for (hold, _) in self.holds.values() {
             let mut hold = hold.clone();
             let by = hold.gang.job;
@@ -192,15 +211,8 @@ impl World {
             .collect();
         for (gang, by) in gone {
             let it = self.take_off(gang);
-            let mut waiting = Self::template();
-            waiting.gang = gang;
-            waiting.job.clone_from(&it.held.standing.job);
-            waiting.tenant = it.held.tenant;
-            waiting.class = it.held.class;
-            waiting.submitted = it.held.since;
-            waiting.shape = it.held.standing.shape.clone().into();
-            waiting.job_gpus = it.held.resources.gpus;
-            waiting.next_epoch = Epoch(it.held.epoch.0 + 1);
+            let mut waiting = Self::again(&it);
+            self.moved += u32::from(self.holds.contains_key(&gang));
             self.hits.push(Hit {
                 victim: gang.job,
                 by,
@@ -214,6 +226,21 @@ impl World {
                 })
                 .collect();
             self.waiting.insert(gang, waiting);
+        }
+    }
+
+    /// What stands there, when it waits again.
+    fn again(it: &Standing) -> Waiting {
+        Waiting {
+            gang: it.held.gang,
+            job: it.held.standing.job.clone(),
+            tenant: it.held.tenant,
+            class: it.held.class,
+            submitted: it.held.since,
+            shape: it.held.standing.shape.clone().into(),
+            job_gpus: it.held.resources.gpus,
+            next_epoch: Epoch(it.held.epoch.0 + 1),
+            ..Self::template()
         }
     }
 
@@ -259,8 +286,12 @@ impl World {
     }
 
     fn hold(&mut self, snapshot: &Snapshot, made: &Preemption) {
-        let next = committed(snapshot, made);
-        let hold = next.holds.last().expect("just made").clone();
+        let mut holds = made.holds(snapshot);
+        // Who goes on elsewhere has its place held, on hosts that nobody has to leave.
+        for next in holds.drain(1..) {
+            self.holds.insert(next.gang, (next, Vec::new()));
+        }
+        let hold = holds.remove(0);
         for victim in &made.victims {
             let held = &snapshot.held[victim.held.index()];
             assert_eq!(
@@ -389,18 +420,33 @@ fn judge(hits: &[Hit]) {
     }
 }
 
-#[test]
-fn nobody_takes_turns_in_a_thousand_rounds() {
-    let mut world = World::new(7);
+/// A long history in which somebody comes in every `one_in`th round.
+fn long_history(mut world: World, one_in: u64) -> World {
     for _ in 0..ROUNDS {
         world.pass(Millis::seconds(60));
-        if world.below(2) == 0 && world.waiting.len() < 12 {
+        if world.below(one_in) == 0 && world.waiting.len() < 12 {
             world.arrive();
         }
         world.round();
     }
-    assert!(world.hits.len() > 20, "{} hits", world.hits.len());
     judge(&world.hits);
+    world
+}
+
+#[test]
+fn nobody_takes_turns_in_a_thousand_rounds() {
+    let world = long_history(World::new(7), 2);
+    assert!(world.hits.len() > 20, "{} hits", world.hits.len());
+}
+
+#[test]
+fn with_room_to_spare_those_who_make_room_go_on_elsewhere() {
+    let fragmented = World {
+        is_fragmented: true,
+        ..World::new(7)
+    };
+    let world = long_history(fragmented, 5);
+    assert!(world.moved > 3, "{} of {}", world.moved, world.hits.len());
 }
 
 fn history(seed: u64, steps: usize) {

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use meridian_api::ids::GangId;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
-use meridian_policies::model::{Held, HoldIx, Lapse, Placed, Plan, Preemption, Stage, Standing};
+use meridian_policies::model::{
+    Held, HeldIx, Hold, HoldIx, Lapse, Movable, Placed, Plan, Preemption, Stage, Standing,
+};
 
 use super::{AGAIN, Checks, Engine, EngineError, Place, Running};
 use crate::room::Seat;
@@ -68,6 +70,22 @@ impl Engine<'_> {
             };
             held.standing.saved = kind.checkpoint.map(whole);
         }
+        self.show_movable();
+    }
+
+    /// Shows what else those ask for who save their work and come back: they may go on elsewhere.
+    fn show_movable(&mut self) {
+        self.snapshot.movable.clear();
+        for (held, ix) in self.snapshot.held.iter().zip((0..).map(HeldIx)) {
+            let gang = Gangs::ordinal(held.gang);
+            let kind = self.gangs.kind(gang);
+            let class = &self.snapshot.classes[held.class.index()];
+            if kind.checkpoint.is_some() && class.rule.comes_back() {
+                let epoch = held.epoch.next(self.snapshot.store_generation);
+                let gang = self.gangs.waiting(gang, epoch.unwrap_or(held.epoch));
+                self.snapshot.movable.push(Movable { held: ix, gang });
+            }
+        }
     }
 
     /// Holds are settled first, in their order; then whoever is placed and whoever makes room.
@@ -103,9 +121,12 @@ impl Engine<'_> {
     }
 
     fn make_room(&mut self, made: &Preemption) {
-        let gang = self.snapshot.waiting[made.waiting.index()].gang;
-        let room = self.room.keep(made, Gangs::ordinal(gang));
-        self.yielding.hold(&self.snapshot, made, room);
+        self.yielding.leave(&self.snapshot, made);
+        for hold in made.holds(&self.snapshot) {
+            let pool = hold.pool.unwrap_or(made.pool);
+            let room = self.room.keep(pool, &hold.room, Gangs::ordinal(hold.gang));
+            self.yielding.hold(Hold { room, ..hold });
+        }
         for victim in &made.victims {
             self.snapshot.held[victim.held.index()].standing.stage = Stage::Draining;
         }
