@@ -26,10 +26,10 @@ use crate::order::{Order, Queue};
 use crate::place::Places;
 use crate::pools::PoolState;
 use crate::preempt::Preemptions;
-use crate::quota::{Ledger, Reach, gpus_per_job};
+use crate::quota::{Entries, Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
 use crate::shares::Shares;
-use crate::slots::{Mask, Slot, slots, without};
+use crate::slots::{Mask, Slot, aged, slots, without};
 
 /// Decides one round.
 ///
@@ -92,7 +92,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
 
 /// Writes the ledger's rows into the placements; what else stands on other quota than before is
 /// returned.
-fn write_rows(
+pub(crate) fn write_rows(
     snapshot: &Snapshot,
     placements: &mut [Placed],
     preemptions: &mut [Preemption],
@@ -126,14 +126,14 @@ fn write_rows(
 }
 
 /// Kinds of gangs that could not be placed in one turn.
-struct Failed {
+pub(crate) struct Failed {
     kinds: BTreeSet<(Kind, Mask)>,
     /// The same by look, for gangs without a slot: most of a long queue is told by this alone.
     looks: Vec<bool>,
 }
 
 impl Failed {
-    fn new(looks: usize) -> Self {
+    pub(crate) fn new(looks: usize) -> Self {
         Self {
             kinds: BTreeSet::new(),
             looks: vec![false; looks],
@@ -141,13 +141,57 @@ impl Failed {
     }
 
     /// True for a look of which nobody can be placed any more.
-    fn refuses(&self, look: u32) -> bool {
+    pub(crate) fn refuses(&self, look: u32) -> bool {
         self.looks.get(look as usize).copied().unwrap_or(false)
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.kinds.clear();
         self.looks.fill(false);
+    }
+}
+
+/// What a round begins with and may hand on to the next.
+pub(crate) struct Prepared {
+    pub(crate) kinds: Kinds,
+    pub(crate) pools: Vec<PoolState>,
+    pub(crate) places: Places,
+    pub(crate) standings: Standings,
+}
+
+/// The state of a round that is over, apart from the snapshot that it was made for.
+pub(crate) struct Kept {
+    pub(crate) ledger: Entries,
+    pub(crate) prepared: Prepared,
+    preemptions: Preemptions,
+    placed: u32,
+    masks: [Vec<Option<Mask>>; 2],
+    slots: Vec<Option<Slot>>,
+    owners: Vec<bool>,
+    copies: Copies,
+    others: Others,
+    blocks: Blocks,
+}
+
+impl Kept {
+    /// The round again, of the same snapshot.
+    pub(crate) fn into_round(self, snapshot: &Snapshot) -> Round<'_> {
+        Round {
+            snapshot,
+            ledger: self.ledger.of(&snapshot.tenants),
+            pools: self.prepared.pools,
+            places: self.prepared.places,
+            preemptions: self.preemptions,
+            placed: self.placed,
+            kinds: self.prepared.kinds,
+            masks: self.masks,
+            slots: self.slots,
+            owners: self.owners,
+            standings: self.prepared.standings,
+            copies: self.copies,
+            others: self.others,
+            blocks: self.blocks,
+        }
     }
 }
 
@@ -162,11 +206,11 @@ pub(crate) struct Round<'a> {
     pub(crate) placed: u32,
     pub(crate) kinds: Kinds,
     /// Slots that those of a look must leave alone, within each reach.
-    masks: [Vec<Option<Mask>>; 2],
+    pub(crate) masks: [Vec<Option<Mask>>; 2],
     /// What is kept for the oldest; `None` where the owner has its place.
-    slots: Vec<Option<Slot>>,
+    pub(crate) slots: Vec<Option<Slot>>,
     /// Gangs with a slot.
-    owners: Vec<bool>,
+    pub(crate) owners: Vec<bool>,
     pub(crate) standings: Standings,
     pub(crate) copies: Copies,
     pub(crate) others: Others,
@@ -178,28 +222,71 @@ impl<'a> Round<'a> {
         let blocks = Blocks::new(snapshot);
         let kinds = Kinds::new(snapshot, &blocks);
         let ledger = Ledger::new(snapshot);
-        let slots = slots(snapshot, &ledger, &blocks, &kinds);
-        let mut pools: Vec<PoolState> = snapshot.pools.iter().map(PoolState::new).collect();
         let (asks, shapes) = kinds.counts();
+        let prepared = Prepared {
+            places: Places::new(snapshot, &ledger, asks, shapes),
+            pools: snapshot.pools.iter().map(PoolState::new).collect(),
+            standings: Standings::new(snapshot),
+            kinds,
+        };
+        let slots = slots(snapshot, &ledger, &blocks, &prepared.kinds, aged(snapshot));
+        Self::with(snapshot, blocks, ledger, prepared, slots)
+    }
+
+    /// A round that begins with what is prepared.
+    pub(crate) fn with(
+        snapshot: &'a Snapshot,
+        blocks: Blocks,
+        ledger: Ledger<'a>,
+        prepared: Prepared,
+        slots: Vec<Slot>,
+    ) -> Self {
+        let Prepared {
+            kinds,
+            mut pools,
+            places,
+            standings,
+        } = prepared;
         let mut owners = vec![false; snapshot.waiting.len()];
         for slot in &slots {
             owners[slot.owner.index()] = true;
         }
         Self {
             snapshot,
-            places: Places::new(snapshot, &ledger, asks, shapes),
+            places,
             ledger,
             slots: slots.into_iter().map(Some).collect(),
             owners,
             preemptions: Preemptions::new(snapshot, &mut pools),
             placed: 0,
             pools,
-            standings: Standings::new(snapshot),
+            standings,
             copies: Copies::new(snapshot),
             others: Others::new(snapshot),
             masks: [(); 2].map(|()| vec![None; kinds.looks().len()]),
             kinds,
             blocks,
+        }
+    }
+
+    /// The state without what is lent to it.
+    pub(crate) fn into_kept(self) -> Kept {
+        Kept {
+            ledger: self.ledger.into_entries(),
+            prepared: Prepared {
+                kinds: self.kinds,
+                pools: self.pools,
+                places: self.places,
+                standings: self.standings,
+            },
+            preemptions: self.preemptions,
+            placed: self.placed,
+            masks: self.masks,
+            slots: self.slots,
+            owners: self.owners,
+            copies: self.copies,
+            others: self.others,
+            blocks: self.blocks,
         }
     }
 
@@ -227,7 +314,7 @@ impl<'a> Round<'a> {
     }
 
     /// What a placement adds to its tenant's share.
-    fn worth(&self, placed: &Placed) -> Use {
+    pub(crate) fn worth(&self, placed: &Placed) -> Use {
         let gang = self.gang(placed.waiting);
         let flavor = self.snapshot.pools[placed.pool.index()].flavor;
         let worth = self.snapshot.flavors[flavor.index()].worth;
@@ -236,7 +323,12 @@ impl<'a> Round<'a> {
 
     /// Places the gang if it can be placed within `reach`. `failed` holds the kinds of gangs that
     /// could not, for the same reach.
-    fn try_place(&mut self, ix: WaitingIx, reach: Reach, failed: &mut Failed) -> Option<Placed> {
+    pub(crate) fn try_place(
+        &mut self,
+        ix: WaitingIx,
+        reach: Reach,
+        failed: &mut Failed,
+    ) -> Option<Placed> {
         let look = self.kinds.look(ix);
         let owns_slot = self.owners[ix.index()];
         if failed.looks[look] && !owns_slot {
@@ -320,7 +412,7 @@ impl<'a> Round<'a> {
 
     /// The same gangs, those that fit in their tenant's nominal quota first; each part keeps its
     /// order.
-    fn borrowers_last(&mut self, gangs: Vec<WaitingIx>) -> Vec<WaitingIx> {
+    pub(crate) fn borrowers_last(&mut self, gangs: Vec<WaitingIx>) -> Vec<WaitingIx> {
         let mut known = vec![None; self.kinds.looks().len()];
         let (mut own, mut borrowers) = (Vec::with_capacity(gangs.len()), Vec::new());
         for ix in gangs {
@@ -416,12 +508,12 @@ impl<'a> Round<'a> {
     }
 
     /// The gang has its place: its slot, if it had one, keeps nothing any more.
-    fn close_slot(&mut self, ix: WaitingIx) -> bool {
+    pub(crate) fn close_slot(&mut self, ix: WaitingIx) -> bool {
         let mut slots = self.slots.iter_mut();
         let own = slots.find(|slot| slot.as_ref().is_some_and(|slot| slot.owner == ix));
         let closed = own.and_then(Option::take).is_some();
         if closed {
-            self.places.forget();
+            self.places.forget_slots();
             self.masks.iter_mut().for_each(|masks| masks.fill(None));
         }
         closed

@@ -14,6 +14,7 @@ use crate::packing::{Step, pack};
 use crate::pick::{Scope, Want, most};
 pub use crate::rules::HOST;
 use crate::rules::{Wishes, want};
+use crate::shapes::RoomChange;
 use crate::tree::{DomainIx, Tree};
 use crate::typical::Typical;
 
@@ -104,18 +105,22 @@ impl<'a> Ground<'a> {
     }
 
     fn apply_one(&mut self, gang: &GangShape, take: &Take) -> Option<()> {
-        let role = gang.roles.get(take.role as usize)?;
-        let used = role.per_pod.checked_mul(u64::from(take.pods_per_host))?;
-        let left = take.free.checked_sub(used)?;
-        let domain = self.innermost(&take.domains)?;
-        let from = self.tree.find_kind(take.allocatable, take.free)?;
+        self.shift(&RoomChange::of(gang, take)?)
+    }
+
+    /// Gives hosts other room; `None`, with the ground in no order, when they are not there. Hosts
+    /// that come or go may change how deep the tree is: then it is made anew.
+    pub(crate) fn shift(&mut self, change: &RoomChange) -> Option<()> {
+        let (before, after) = (change.before?, change.after?);
+        let domain = self.innermost(&change.domains)?;
+        let from = self.tree.find_kind(change.allocatable, before)?;
         let there = self.tree.domain(domain).rows.iter();
-        let mut there = there.filter(|row| row.kind == from && row.hosts >= take.hosts);
+        let mut there = there.filter(|row| row.kind == from && row.hosts >= change.hosts);
         there.next()?;
-        let to = self.tree.kind_of(take.allocatable, left);
+        let to = self.tree.kind_of(change.allocatable, after);
         if to != from {
-            self.tree.add_hosts(domain, to, take.hosts);
-            self.tree.remove_hosts(domain, from, take.hosts);
+            self.tree.add_hosts(domain, to, change.hosts);
+            self.tree.remove_hosts(domain, from, change.hosts);
         }
         Some(())
     }

@@ -10,7 +10,7 @@ use meridian_api::ids::Uid;
 use meridian_api::units::{MilliGpus, Millis};
 
 use crate::model::{
-    Accepted, Choice, ChoiceIx, ClassIx, ClusterIx, GangShape, Lacking, RegionIx, Snapshot,
+    Accepted, Choice, ChoiceIx, ClassIx, ClusterIx, GangShape, Lacking, RegionIx, Shared, Snapshot,
     TenantIx, Waiting, WaitingIx,
 };
 use crate::preempt::cooling;
@@ -20,15 +20,16 @@ use crate::reserved::Blocks;
 pub(crate) type Kind = u32;
 
 /// What a gang asks of its place, whoever it belongs to.
-type Ask<'a> = (
-    ClassIx,
-    u32,
-    &'a [Accepted],
-    &'a [RegionIx],
-    &'a [ClusterIx],
-    &'a [Lacking],
-    ChoiceIx,
-);
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Ask {
+    class: ClassIx,
+    shape: u32,
+    flavors: Shared<Vec<Accepted>>,
+    regions: Shared<Vec<RegionIx>>,
+    clusters: Shared<Vec<ClusterIx>>,
+    lacking: Shared<Vec<Lacking>>,
+    choice: ChoiceIx,
+}
 
 /// A gang by where is kept what it asks for: those of one job, and mostly those like it, share
 /// their lists.
@@ -85,73 +86,97 @@ pub(crate) struct Look {
 pub(crate) struct Kinds {
     of: Vec<u32>,
     looks: Vec<Look>,
-    asks: usize,
-    shapes: usize,
+    known: Known,
+    /// By shape: it has several roles.
+    packed: Vec<bool>,
+}
+
+/// What was told apart so far, by value.
+#[derive(Debug, Default)]
+struct Known {
+    shapes: BTreeMap<(Shared<GangShape>, u32), u32>,
+    asks: Table<Ask>,
+    kinds: Table<KindKey>,
+    looks: Table<(u32, Rest)>,
+    /// Whom a gang may not make go; zero is nobody.
+    spared: BTreeMap<Vec<Uid>, u32>,
 }
 
 impl Kinds {
     /// The kinds of all that waits.
     pub(crate) fn new(snapshot: &Snapshot, blocks: &Blocks) -> Self {
         let mut all = Self::default();
-        let minds_others = |choice: ChoiceIx| {
-            let choice = snapshot.choices.get(choice.index());
-            choice.is_some_and(Choice::minds_others)
-        };
-        let mut shapes = Shapes::default();
-        let mut asks: Table<Ask<'_>> = Table::default();
-        let mut kinds: Table<KindKey> = Table::default();
-        let mut looks: Table<(u32, Rest)> = Table::default();
+        let mut shapes: Table<(usize, u32)> = Table::default();
         let mut kept: Table<Kept> = Table::default();
-        // Whom it may not make go is nobody else's matter.
-        let mut spared: BTreeMap<Vec<Uid>, u32> = BTreeMap::from([(Vec::new(), 0)]);
         all.of.reserve_exact(snapshot.waiting.len());
         for (ix, gang) in (0..).map(WaitingIx).zip(&snapshot.waiting) {
-            let cooling = if gang.evicted_by.is_empty() {
-                0
-            } else {
-                let next = u32::try_from(spared.len()).unwrap_or(u32::MAX);
-                let cooling = cooling(gang, snapshot.now);
-                *spared.entry(cooling).or_insert(next)
-            };
-            let rest: Rest = (
-                gang.tenant,
-                gang.job_gpus,
-                // Where others stand decides too, and which are others.
-                minds_others(gang.choice).then_some(gang.gang.job),
-                cooling,
-                gang.max_runtime,
-                gang.suspended,
-            );
+            let rest = all.known.rest(snapshot, gang);
             let key = kept_at(gang, blocks.standing(ix), rest);
             if let Some(look) = kept.get(&key) {
                 all.of.push(*look);
                 continue;
             }
-            let shape = shapes.ordinal(gang, blocks.standing(ix));
-            let ask = (
-                gang.class,
-                shape,
-                gang.flavors.as_slice(),
-                gang.regions.as_slice(),
-                gang.clusters.as_slice(),
-                gang.lacking.as_slice(),
-                gang.choice,
-            );
-            let ask = number(&mut asks, ask);
-            let look = number(&mut looks, (ask, rest));
-            if look as usize == all.looks.len() {
-                let kind = (rest.0, ask, rest.1, rest.2, rest.3);
-                all.looks.push(Look {
-                    kind: number(&mut kinds, kind),
-                    ask,
-                    shape,
-                });
-            }
+            let standing = blocks.standing(ix);
+            // Gangs of one job share their shape, so most are known by its address.
+            let shape = shapes.entry((gang.shape.address(), standing));
+            let shape = *shape.or_insert_with(|| all.shape_of(gang, standing));
+            let look = all.look_of(gang, shape, rest);
             kept.insert(key, look);
             all.of.push(look);
         }
-        (all.asks, all.shapes) = (asks.len(), shapes.by_value.len());
         all
+    }
+
+    /// One more gang waits, the last of the table, where no reservation matters; what it looks
+    /// like.
+    pub(crate) fn push(&mut self, snapshot: &Snapshot, gang: &Waiting) -> u32 {
+        let rest = self.known.rest(snapshot, gang);
+        let shape = self.shape_of(gang, 0);
+        let look = self.look_of(gang, shape, rest);
+        self.of.push(look);
+        look
+    }
+
+    /// A gang leaves the queue, and the last of the table takes its row.
+    pub(crate) fn swap_remove(&mut self, ix: WaitingIx) {
+        self.of.swap_remove(ix.index());
+    }
+
+    /// Ordinal of a gang's shape.
+    fn shape_of(&mut self, gang: &Waiting, standing: u32) -> u32 {
+        let shape = self.known.shape(gang, standing);
+        if shape as usize == self.packed.len() {
+            self.packed.push(gang.shape.roles.len() > 1);
+        }
+        shape
+    }
+
+    /// Of each shape, whether it has several roles, so that rules that are not exact pack it.
+    pub(crate) fn packed(&self) -> &[bool] {
+        &self.packed
+    }
+
+    fn look_of(&mut self, gang: &Waiting, shape: u32, rest: Rest) -> u32 {
+        let ask = Ask {
+            class: gang.class,
+            shape,
+            flavors: gang.flavors.clone(),
+            regions: gang.regions.clone(),
+            clusters: gang.clusters.clone(),
+            lacking: gang.lacking.clone(),
+            choice: gang.choice,
+        };
+        let ask = number(&mut self.known.asks, ask);
+        let look = number(&mut self.known.looks, (ask, rest));
+        if look as usize == self.looks.len() {
+            let kind = (rest.0, ask, rest.1, rest.2, rest.3);
+            self.looks.push(Look {
+                kind: number(&mut self.known.kinds, kind),
+                ask,
+                shape,
+            });
+        }
+        look
     }
 
     /// Ordinals of what all gangs look like.
@@ -175,8 +200,44 @@ impl Kinds {
     }
 
     /// How many asks and shapes there are.
-    pub(crate) const fn counts(&self) -> (usize, usize) {
-        (self.asks, self.shapes)
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.known.asks.len(), self.known.shapes.len())
+    }
+}
+
+impl Known {
+    fn rest(&mut self, snapshot: &Snapshot, gang: &Waiting) -> Rest {
+        let cooling = if gang.evicted_by.is_empty() {
+            0
+        } else {
+            let next = u32::try_from(self.spared.len() + 1).unwrap_or(u32::MAX);
+            let cooling = cooling(gang, snapshot.now);
+            // Whom it may not make go is nobody else's matter.
+            if cooling.is_empty() {
+                0
+            } else {
+                *self.spared.entry(cooling).or_insert(next)
+            }
+        };
+        let choice = snapshot.choices.get(gang.choice.index());
+        (
+            gang.tenant,
+            gang.job_gpus,
+            // Where others stand decides too, and which are others.
+            choice
+                .is_some_and(Choice::minds_others)
+                .then_some(gang.gang.job),
+            cooling,
+            gang.max_runtime,
+            gang.suspended,
+        )
+    }
+
+    /// Ordinal of a shape.
+    fn shape(&mut self, gang: &Waiting, standing: u32) -> u32 {
+        let next = u32::try_from(self.shapes.len()).unwrap_or(u32::MAX);
+        let key = (gang.shape.clone(), standing);
+        *self.shapes.entry(key).or_insert(next)
     }
 }
 
@@ -195,27 +256,6 @@ fn kept_at(gang: &Waiting, standing: u32, rest: Rest) -> Kept {
         lists,
         choice: gang.choice,
         rest,
-    }
-}
-
-/// Ordinals of shapes. Gangs of one job share their shape, so most are known by its address.
-#[derive(Default)]
-struct Shapes<'a> {
-    by_address: Table<(usize, u32)>,
-    by_value: BTreeMap<(&'a GangShape, u32), u32>,
-}
-
-impl<'a> Shapes<'a> {
-    fn ordinal(&mut self, gang: &'a Waiting, standing: u32) -> u32 {
-        let key = (gang.shape.address(), standing);
-        if let Some(known) = self.by_address.get(&key) {
-            return *known;
-        }
-        let next = u32::try_from(self.by_value.len()).unwrap_or(u32::MAX);
-        let shape: &'a GangShape = &gang.shape;
-        let ordinal = *self.by_value.entry((shape, standing)).or_insert(next);
-        self.by_address.insert(key, ordinal);
-        ordinal
     }
 }
 

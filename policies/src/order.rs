@@ -17,8 +17,8 @@ use crate::model::{Snapshot, TenantIx, Use, Waiting, WaitingIx};
 use crate::quota::{ancestry, from_the_leaves};
 use crate::shares::{Share, Shares};
 
-/// Slack to `finishBy`, age, id: the lower goes first.
-type Urgency = (i64, UnixMillis, GangId);
+/// The latest start that is still in time, age, id: the lower goes first.
+pub(crate) type Urgency = (i128, UnixMillis, GangId);
 
 /// Position among all that waits, by urgency.
 type Rank = u32;
@@ -158,7 +158,7 @@ const LOW: u64 = u32::MAX as u64;
 
 /// Everything that waits, the most urgent first. The table is sorted by age already, and where
 /// nothing presses that is all.
-fn by_urgency(snapshot: &Snapshot) -> Vec<WaitingIx> {
+pub(crate) fn by_urgency(snapshot: &Snapshot) -> Vec<WaitingIx> {
     let age = |gang: &Waiting| (gang.submitted, gang.gang);
     let is_aged = snapshot.waiting.is_sorted_by_key(age);
     let presses = snapshot.waiting.iter().any(|gang| gang.finish_by.is_some());
@@ -167,21 +167,19 @@ fn by_urgency(snapshot: &Snapshot) -> Vec<WaitingIx> {
         return all.map(|(ix, _)| ix).collect();
     }
     if is_aged {
-        let mut sorted: Vec<(i64, WaitingIx)> =
-            all.map(|(ix, gang)| (slack(snapshot, gang), ix)).collect();
+        let mut sorted: Vec<(i128, WaitingIx)> =
+            all.map(|(ix, gang)| (latest_start(gang), ix)).collect();
         sorted.sort();
         return sorted.into_iter().map(|(_, ix)| ix).collect();
     }
-    let mut sorted: Vec<(Urgency, WaitingIx)> = all
-        .map(|(ix, gang)| (urgency(snapshot, gang), ix))
-        .collect();
+    let mut sorted: Vec<(Urgency, WaitingIx)> = all.map(|(ix, gang)| (urgency(gang), ix)).collect();
     sorted.sort_unstable();
     sorted.into_iter().map(|(_, ix)| ix).collect()
 }
 
 /// What stands below a tenant and wants to be next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Player {
+pub(crate) enum Player {
     /// Its own jobs.
     Own,
     /// A tenant below it.
@@ -189,28 +187,34 @@ enum Player {
 }
 
 /// How a player stands; the lower goes first.
-type Standing = (Share, Rank, Player);
+pub(crate) type Standing<R> = (Share, R, Player);
 
 /// One node of the tournament: a heap of the players, in which nobody goes before the one above
 /// it, at half its position.
-#[derive(Clone, Default)]
-struct Level(Vec<Standing>);
+#[derive(Clone)]
+pub(crate) struct Level<R>(Vec<Standing<R>>);
 
-impl Level {
-    fn first(&self) -> Option<&Standing> {
+impl<R> Default for Level<R> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<R: Copy + Ord> Level<R> {
+    pub(crate) fn first(&self) -> Option<&Standing<R>> {
         self.0.first()
     }
 
     /// The urgency below which the first stays so, as long as its share does not grow: those right
-    /// below it are the next.
-    fn until(&self) -> Rank {
+    /// below it are the next; `None` = whatever follows.
+    pub(crate) fn until(&self) -> Option<R> {
         let mut all = self.0.iter();
         let share = all.next().map(|first| first.0);
         let next = all.take(2).filter(|it| Some(it.0) == share);
-        next.map(|it| it.1).min().unwrap_or(Rank::MAX)
+        next.map(|it| it.1).min()
     }
 
-    fn push(&mut self, standing: Standing) {
+    pub(crate) fn push(&mut self, standing: Standing<R>) {
         let mut at = self.0.len();
         self.0.push(standing);
         while at > 0 && self.0[at] < self.0[(at - 1) / 2] {
@@ -220,7 +224,7 @@ impl Level {
     }
 
     /// Puts the first where it stands by now; `None` when it is done.
-    fn replace_first(&mut self, by: Option<Standing>) {
+    pub(crate) fn replace_first(&mut self, by: Option<Standing<R>>) {
         match by {
             Some(by) => self.0[0] = by,
             None => {
@@ -256,8 +260,8 @@ pub(crate) struct Queue<'a, 'b> {
     classes: usize,
     /// Own gangs of each tenant, for the class priority at hand.
     lines: Vec<Line>,
-    levels: Vec<Level>,
-    roots: Level,
+    levels: Vec<Level<Rank>>,
+    roots: Level<Rank>,
     /// Who was next last: its place is looked at when it is known what it was given.
     moved: Option<TenantIx>,
 }
@@ -341,7 +345,7 @@ impl<'a, 'b> Queue<'a, 'b> {
     fn winner(&self) -> Option<(TenantIx, Rank)> {
         let (mut level, mut tenant, mut until) = (&self.roots, None, Rank::MAX);
         loop {
-            until = until.min(level.until());
+            until = until.min(level.until().unwrap_or(Rank::MAX));
             match level.first()?.2 {
                 Player::Own => return Some((tenant?, until)),
                 Player::Below(below) => {
@@ -369,19 +373,19 @@ impl<'a, 'b> Queue<'a, 'b> {
     }
 
     /// How a tenant stands with its own jobs.
-    fn own(&self, tenant: TenantIx) -> Option<Standing> {
+    fn own(&self, tenant: TenantIx) -> Option<Standing<Rank>> {
         let line = self.lines[tenant.index()];
         let next = self.all.urgencies[line.next..line.end].first()?;
         Some((self.shares.alone(tenant), *next, Player::Own))
     }
 
     /// How a tenant stands with everything below it.
-    fn stands(&self, tenant: TenantIx) -> Option<Standing> {
+    fn stands(&self, tenant: TenantIx) -> Option<Standing<Rank>> {
         let (_, next, _) = self.levels[tenant.index()].first()?;
         Some((self.shares.of(tenant), *next, Player::Below(tenant)))
     }
 
-    fn above(&mut self, tenant: TenantIx) -> &mut Level {
+    fn above(&mut self, tenant: TenantIx) -> &mut Level<Rank> {
         let parent = self.snapshot.tenants[tenant.index()].parent;
         match parent.and_then(|parent| self.levels.get_mut(parent.index())) {
             Some(level) => level,
@@ -401,19 +405,15 @@ impl<'a, 'b> Queue<'a, 'b> {
     }
 }
 
-fn urgency(snapshot: &Snapshot, gang: &Waiting) -> Urgency {
-    (slack(snapshot, gang), gang.submitted, gang.gang)
+/// How urgent a gang is.
+pub(crate) fn urgency(gang: &Waiting) -> Urgency {
+    (latest_start(gang), gang.submitted, gang.gang)
 }
 
-/// Milliseconds to spare before the gang must have started to be done in time, negative when it
-/// is late; the largest value when nothing presses.
-fn slack(snapshot: &Snapshot, gang: &Waiting) -> i64 {
-    let Some(finish_by) = gang.finish_by else {
-        return i64::MAX;
-    };
-    let runtime = gang.max_runtime.unwrap_or_default().0;
-    finish_by
-        .0
-        .saturating_sub(snapshot.now.0)
-        .saturating_sub_unsigned(runtime)
+/// When the gang must have started to be done in time, in Unix milliseconds; the largest value when
+/// nothing presses. The least slack goes first, whatever the time is.
+fn latest_start(gang: &Waiting) -> i128 {
+    let runtime = i128::from(gang.max_runtime.unwrap_or_default().0);
+    let done = gang.finish_by.map(|finish_by| i128::from(finish_by.0));
+    done.map_or(i128::MAX, |done| done - runtime)
 }

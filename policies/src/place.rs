@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use meridian_api::units::{MilliGpus, Resources};
 
@@ -45,6 +45,51 @@ pub(crate) struct Asked {
     pub(crate) places: Vec<Place>,
     /// Hardware of all those pools.
     pub(crate) flavors: Vec<FlavorIx>,
+    /// The candidates once more, those together that all quota rows count alike: a place there,
+    /// and one bit for each pool.
+    pub(crate) openings: Vec<(Place, PoolBits)>,
+}
+
+/// One bit for each pool, in the order of the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PoolBits(Vec<u64>);
+
+impl PoolBits {
+    /// No pool of `pools`.
+    pub(crate) fn none(pools: usize) -> Self {
+        Self(vec![0; pools.div_ceil(64)])
+    }
+
+    /// Sets or clears the bit of a pool.
+    pub(crate) fn set(&mut self, pool: PoolIx, on: bool) {
+        if let Some(word) = self.0.get_mut(pool.index() / 64) {
+            let bit = 1 << (pool.index() % 64);
+            *word = if on { *word | bit } else { *word & !bit };
+        }
+    }
+}
+
+/// A bit for each shape and pool.
+struct ShapeBits {
+    words: usize,
+    bits: Vec<u64>,
+}
+
+impl ShapeBits {
+    fn row(&self, shape: u32) -> &[u64] {
+        let at = shape as usize * self.words;
+        self.bits.get(at..at + self.words).unwrap_or_default()
+    }
+
+    fn has(&self, shape: u32, pool: PoolIx) -> bool {
+        let word = self.bits[shape as usize * self.words + pool.index() / 64];
+        word & (1 << (pool.index() % 64)) != 0
+    }
+
+    fn set(&mut self, shape: u32, pool: PoolIx) {
+        let at = shape as usize * self.words + pool.index() / 64;
+        self.bits[at] |= 1 << (pool.index() % 64);
+    }
 }
 
 /// What a score cannot fall below, field by field as in [`Score`], then what ends the tie.
@@ -61,11 +106,10 @@ pub(crate) struct Places {
     /// Of each pool, what hours there cost: equal for those with the same prices.
     rates: Vec<u32>,
     /// By ask.
-    asked: Vec<Option<Rc<Asked>>>,
+    asked: Vec<Option<Arc<Asked>>>,
     remembered: HashMap<(u32, PoolIx, Mask), Remembered, BuildHasherDefault<Fold>>,
-    /// By shape, then pool: the smallest size does not fit there whoever asks, as room only
-    /// shrinks.
-    never: Vec<bool>,
+    /// By shape and pool: the smallest size does not fit there whoever asks, as room only shrinks.
+    never: ShapeBits,
 }
 
 impl Places {
@@ -100,14 +144,48 @@ impl Places {
             rates,
             asked: (0..asks).map(|_| None).collect(),
             remembered: HashMap::default(),
-            never: vec![false; shapes * snapshot.pools.len()],
+            never: ShapeBits {
+                words: snapshot.pools.len().div_ceil(64),
+                bits: vec![0; shapes * snapshot.pools.len().div_ceil(64)],
+            },
         }
+    }
+
+    /// There are more asks and shapes than before.
+    pub(crate) fn grow(&mut self, asks: usize, shapes: usize) {
+        self.asked.resize_with(asks, || None);
+        self.never.bits.resize(shapes * self.never.words, 0);
+    }
+
+    /// Another round begins: in the pools of `freed` there may be room again, and shapes for which
+    /// that is more than a matter of room are looked at `anew`.
+    pub(crate) fn renew(&mut self, freed: &PoolBits, anew: &[bool]) {
+        self.remembered.clear();
+        let words = self.never.words.max(1);
+        for (row, anew) in self.never.bits.chunks_mut(words).zip(anew) {
+            for (word, freed) in row.iter_mut().zip(&freed.0) {
+                *word = if *anew { 0 } else { *word & !freed };
+            }
+        }
+    }
+
+    /// True when one of the pools may hold the shape, as far as is known.
+    pub(crate) fn may_hold(&self, shape: u32, pools: &PoolBits, roomy: &PoolBits) -> bool {
+        let words = pools.0.iter().zip(&roomy.0).zip(self.never.row(shape));
+        let mut words = words.map(|((pools, roomy), never)| pools & roomy & !never);
+        words.any(|word| word != 0)
+    }
+
+    /// A slot keeps nothing any more: what was searched beside it may look different. What does not
+    /// fit even beside no slot still does not.
+    pub(crate) fn forget_slots(&mut self) {
+        self.remembered.clear();
     }
 
     /// Room has come back: what was searched may look different.
     pub(crate) fn forget(&mut self) {
         self.remembered.clear();
-        self.never.fill(false);
+        self.never.bits.fill(0);
     }
 }
 
@@ -169,9 +247,8 @@ impl Round<'_> {
         let asked = self.asked(ix);
         let candidates = asked.candidates.iter().copied().enumerate();
         for (order, Candidate { pool, preference }) in candidates {
-            let never = look.shape as usize * snapshot.pools.len() + pool.index();
             let free = self.pools[pool.index()].free;
-            if self.places.never[never] || free < least.gpus {
+            if self.places.never.has(look.shape, pool) || free < least.gpus {
                 continue;
             }
             let source = &snapshot.pools[pool.index()];
@@ -247,10 +324,10 @@ impl Round<'_> {
     }
 
     /// What gangs with this ask have in common; worked out the first time.
-    pub(crate) fn asked(&mut self, ix: WaitingIx) -> Rc<Asked> {
+    pub(crate) fn asked(&mut self, ix: WaitingIx) -> Arc<Asked> {
         let ask = self.kinds.of(ix).ask as usize;
         if let Some(known) = &self.places.asked[ask] {
-            return Rc::clone(known);
+            return Arc::clone(known);
         }
         let (snapshot, gang) = (self.snapshot, self.gang(ix));
         let mut candidates = Vec::new();
@@ -280,13 +357,30 @@ impl Round<'_> {
             first
         };
         let places = places.into_iter().filter(|(_, group)| is_first(*group));
-        let asked = Rc::new(Asked {
+        let asked = Arc::new(Asked {
+            openings: self.openings(&candidates),
             candidates,
             places: places.map(|(place, _)| place).collect(),
             flavors,
         });
-        self.places.asked[ask] = Some(Rc::clone(&asked));
+        self.places.asked[ask] = Some(Arc::clone(&asked));
         asked
+    }
+
+    fn openings(&self, candidates: &[Candidate]) -> Vec<(Place, PoolBits)> {
+        let snapshot = self.snapshot;
+        let mut by_rows: BTreeMap<u32, (Place, PoolBits)> = BTreeMap::new();
+        for it in candidates {
+            let rows = self.places.counted[it.pool.index()];
+            let place = snapshot.place(&snapshot.pools[it.pool.index()]);
+            let none = || (place, PoolBits::none(snapshot.pools.len()));
+            by_rows
+                .entry(rows)
+                .or_insert_with(none)
+                .1
+                .set(it.pool, true);
+        }
+        by_rows.into_values().collect()
     }
 
     fn score(
@@ -348,8 +442,7 @@ impl Round<'_> {
             let version = state.version;
             let found = self.search(ix, pool, mask, budget);
             if found.is_none() && bits == 0 {
-                let never = key.0 as usize * self.snapshot.pools.len() + pool.index();
-                self.places.never[never] = true;
+                self.places.never.set(key.0, pool);
             }
             let entry = Remembered {
                 version,

@@ -2,12 +2,12 @@
 //!
 //! Owns the two forms, which say the same. Never chooses.
 
-use meridian_api::units::MilliGpus;
+use meridian_api::units::{MilliGpus, Resources};
 
 use crate::fit::{Fit, Ground};
 use crate::model::{GangShape, HoldRoom, Pool, Shape, Snapshot};
 use crate::preempt::holds::{self, Kept};
-use crate::shapes;
+use crate::shapes::{self, RoomChange};
 
 /// What a decision knows of one pool.
 pub(crate) struct PoolState {
@@ -55,6 +55,32 @@ impl PoolState {
         self.free = shapes::free(&self.rows).gpus;
         self.version += 1;
         kept
+    }
+
+    /// Hosts change, or what is free on them; false, with the pool in no order, when they are not
+    /// there.
+    #[must_use]
+    pub(crate) fn shift(&mut self, change: &RoomChange) -> bool {
+        if !shapes::shift(&mut self.rows, change) {
+            return false;
+        }
+        let kept = self.ground.take();
+        self.ground = kept.and_then(|mut ground| ground.shift(change).map(|()| ground));
+        debug_assert!(self.forms_agree(), "rows and tree say the same");
+        let all = |free: Option<Resources>| {
+            let each = free.unwrap_or_default().gpus.0;
+            MilliGpus(each.saturating_mul(u64::from(change.hosts)))
+        };
+        let free = self.free.saturating_add(all(change.after));
+        self.free = free.saturating_sub(all(change.before));
+        self.version += 1;
+        true
+    }
+
+    /// Most whole cards free on one host, begun ones counted.
+    pub(crate) fn most_cards(&self) -> u64 {
+        let cards = self.rows.iter().map(|row| row.free.gpus.0.div_ceil(1000));
+        cards.max().unwrap_or(0)
     }
 
     /// A gang takes what was found for it.

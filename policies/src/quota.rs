@@ -10,6 +10,8 @@
 //! the claims stay within the row above. Where no node above has such a row, the claims of
 //! siblings stay within the sum of their nominal. Roots are siblings of each other.
 
+mod entries;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::ids::Uid;
@@ -18,6 +20,8 @@ use meridian_api::kinds::tenant_quota::{Amounts, TenantQuotaSpec};
 use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
 
 use crate::model::{Budget, FlavorIx, Measure, Place, Quota, RegionIx, Snapshot, Tenant, TenantIx};
+
+pub(crate) use entries::Entries;
 
 /// How far a tenant may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,11 +131,35 @@ pub struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
+    /// Tenants times measures: the size of the sums of [`Ledger::count`].
+    pub(crate) fn size(&self) -> usize {
+        self.lines.len()
+    }
+
     /// The ledger of what is held: who leaves counts until it has gone, and what is kept for a gang
     /// counts beside it.
     #[must_use]
     pub fn new(snapshot: &'a Snapshot) -> Self {
-        let tenants = snapshot.tenants.as_slice();
+        let mut ledger = Self::empty(&snapshot.tenants);
+        let held = snapshot.held.iter().map(|row| {
+            let place = row.place(snapshot);
+            (row.tenant, place, row.resources, row.gang.job)
+        });
+        let holds = snapshot.holds.iter().map(|hold| {
+            let place = hold.place(snapshot);
+            (hold.tenant, place, hold.resources, hold.gang.job)
+        });
+        let mut sums = vec![0; ledger.lines.len()];
+        for (tenant, place, what, job) in held.chain(holds) {
+            ledger.count(&mut sums, tenant, place, what, u64::saturating_add);
+            ledger.start(tenant, job);
+        }
+        ledger.enter(&sums);
+        ledger
+    }
+
+    /// The ledger of these tenants while nobody holds anything.
+    pub(crate) fn empty(tenants: &'a [Tenant]) -> Self {
         let rows = tenants.iter().flat_map(|tenant| &tenant.quotas);
         let measures: BTreeSet<Measure> = rows.map(|quota| quota.measure).collect();
         let measures: Vec<Measure> = measures.into_iter().collect();
@@ -144,33 +172,32 @@ impl<'a> Ledger<'a> {
             jobs: BTreeSet::new(),
         };
         ledger.put_rows();
-        let held = snapshot.held.iter().map(|row| {
-            let place = row.place(snapshot);
-            (row.tenant, place, row.resources, row.gang.job)
-        });
-        let holds = snapshot.holds.iter().map(|hold| {
-            let place = hold.place(snapshot);
-            (hold.tenant, place, hold.resources, hold.gang.job)
-        });
-        ledger.add_all(held.chain(holds));
         ledger
     }
 
-    /// Enters what is held, the sums of each tenant at once.
-    fn add_all(&mut self, held: impl Iterator<Item = (TenantIx, Place, Resources, Uid)>) {
-        let mut sums = vec![0_u64; self.lines.len()];
-        for (tenant, place, what, job) in held {
-            if tenant.index() >= self.tenants.len() {
-                continue;
-            }
-            for (measure, counted) in self.measures.iter().enumerate() {
-                if counted.counts(place) {
-                    let sum = &mut sums[self.slot(tenant, measure)];
-                    *sum = sum.saturating_add(counted.amount(what));
-                }
-            }
-            self.start(tenant, job);
+    /// Changes the sums of one tenant by what it holds in `place`: a row of all measures for each
+    /// tenant.
+    pub(crate) fn count(
+        &self,
+        sums: &mut [u64],
+        tenant: TenantIx,
+        place: Place,
+        what: Resources,
+        by: fn(u64, u64) -> u64,
+    ) {
+        if tenant.index() >= self.tenants.len() {
+            return;
         }
+        for (measure, counted) in self.measures.iter().enumerate() {
+            if counted.counts(place) {
+                let sum = &mut sums[self.slot(tenant, measure)];
+                *sum = by(*sum, counted.amount(what));
+            }
+        }
+    }
+
+    /// Enters what is held, the sums of each tenant at once.
+    pub(crate) fn enter(&mut self, sums: &[u64]) {
         for tenant in (0..).map(TenantIx).take(self.tenants.len()) {
             for measure in 0..self.measures.len() {
                 let sum = sums[self.slot(tenant, measure)];

@@ -122,46 +122,101 @@ pub fn subtract(
 #[must_use]
 pub(crate) fn take_out(rows: &mut Vec<Shape>, gang: &GangShape, takes: &[Take]) -> bool {
     takes.iter().all(|take| {
-        let role = gang.roles.get(take.role as usize);
-        let used = role.and_then(|role| role.per_pod.checked_mul(u64::from(take.pods_per_host)));
-        let left = used.and_then(|used| take.free.checked_sub(used));
-        left.is_some_and(|left| move_hosts(rows, take, left))
+        let moved = RoomChange::of(gang, take);
+        moved.is_some_and(|moved| shift(rows, &moved))
     })
 }
 
-/// Gives the hosts of `take` the room `left`.
-fn move_hosts(rows: &mut Vec<Shape>, take: &Take, left: Resources) -> bool {
+/// Alike hosts of one domain whose room changes, that come, or that go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoomChange {
+    /// Their domains.
+    pub domains: Vec<String>,
+    /// Size of each.
+    pub allocatable: Resources,
+    /// Free on each before; `None` for hosts that come.
+    pub before: Option<Resources>,
+    /// Free on each from here on; `None` for hosts that go.
+    pub after: Option<Resources>,
+    /// How many.
+    pub hosts: u32,
+}
+
+impl RoomChange {
+    /// What a take does to its hosts; `None` when it takes more than is there.
+    pub(crate) fn of(gang: &GangShape, take: &Take) -> Option<Self> {
+        let role = gang.roles.get(take.role as usize)?;
+        let used = role.per_pod.checked_mul(u64::from(take.pods_per_host))?;
+        Some(Self {
+            domains: take.domains.clone(),
+            allocatable: take.allocatable,
+            before: Some(take.free),
+            after: Some(take.free.checked_sub(used)?),
+            hosts: take.hosts,
+        })
+    }
+
+    /// The change that takes this one back.
+    pub(crate) fn reversed(self) -> Self {
+        Self {
+            before: self.after,
+            after: self.before,
+            ..self
+        }
+    }
+
+    /// True when somebody might find room there who found none before.
+    pub(crate) fn frees(&self) -> bool {
+        match (self.before, self.after) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(before), Some(after)) => !before.covers(after),
+        }
+    }
+}
+
+/// Changes rows in canonical form, which stay so; work is that of the change. False, with rows in
+/// no order, when the hosts are not there.
+#[must_use]
+pub(crate) fn shift(rows: &mut Vec<Shape>, change: &RoomChange) -> bool {
     let find = |rows: &[Shape], free: Resources| {
-        let key = (take.domains.as_slice(), take.allocatable, free);
+        let key = (change.domains.as_slice(), change.allocatable, free);
         rows.partition_point(|row| (row.domains.as_slice(), row.allocatable, row.free) < key)
     };
-    let at = find(rows, take.free);
     let same = |row: &&mut Shape, free: Resources| {
-        row.domains == take.domains && row.allocatable == take.allocatable && row.free == free
+        row.domains == change.domains && row.allocatable == change.allocatable && row.free == free
     };
-    let Some(row) = rows.get_mut(at).filter(|row| same(row, take.free)) else {
-        return false;
-    };
-    let Some(rest) = row.hosts.checked_sub(take.hosts) else {
-        return false;
-    };
-    row.hosts = rest;
-    if rest == 0 {
-        rows.remove(at);
+    if let Some(before) = change.before {
+        let at = find(rows, before);
+        let row = rows.get_mut(at).filter(|row| same(row, before));
+        let rest = row.and_then(|row| {
+            row.hosts = row.hosts.checked_sub(change.hosts)?;
+            Some(row.hosts)
+        });
+        match rest {
+            None => return false,
+            Some(0) => {
+                rows.remove(at);
+            }
+            Some(_) => {}
+        }
     }
-    let at = find(rows, left);
-    match rows.get_mut(at).filter(|row| same(row, left)) {
-        Some(row) => match row.hosts.checked_add(take.hosts) {
+    let Some(after) = change.after.filter(|_| change.hosts > 0) else {
+        return true;
+    };
+    let at = find(rows, after);
+    match rows.get_mut(at).filter(|row| same(row, after)) {
+        Some(row) => match row.hosts.checked_add(change.hosts) {
             Some(sum) => row.hosts = sum,
             None => return false,
         },
         None => rows.insert(
             at,
             Shape {
-                domains: take.domains.clone(),
-                allocatable: take.allocatable,
-                free: left,
-                hosts: take.hosts,
+                domains: change.domains.clone(),
+                allocatable: change.allocatable,
+                free: after,
+                hosts: change.hosts,
             },
         ),
     }

@@ -93,19 +93,25 @@ impl Slot {
     }
 }
 
-/// The slots of a round, before anything is placed in it, that of the oldest gang first.
+/// The slots of a round, before anything is placed in it, that of the oldest gang first. `oldest`
+/// is all that waits by age, or of each look the oldest alone.
 pub(crate) fn slots(
     snapshot: &Snapshot,
     ledger: &Ledger<'_>,
     blocks: &Blocks,
     kinds: &Kinds,
+    oldest: impl Iterator<Item = WaitingIx>,
 ) -> Vec<Slot> {
     let mut known = Known::new(snapshot, ledger);
     let mut chosen: Vec<Slot> = Vec::new();
     let mut taken: BTreeSet<(ClassIx, FlavorIx)> = BTreeSet::new();
     // There are no more kinds than looks.
     let (mut tried, mut tries) = (vec![false; kinds.looks().len()], 0);
-    for ix in aged(snapshot) {
+    let waits = |ix: &WaitingIx| {
+        let submitted = snapshot.waiting[ix.index()].submitted;
+        snapshot.now.since(submitted) > PATIENCE
+    };
+    for ix in oldest.take_while(waits) {
         if chosen.len() == MAX_SLOTS || tries == MAX_TRIES {
             break;
         }
@@ -143,8 +149,8 @@ pub(crate) fn slots(
     chosen
 }
 
-/// Gangs that have waited for too long, the oldest first.
-fn aged(snapshot: &Snapshot) -> impl Iterator<Item = WaitingIx> {
+/// All that waits, the oldest first.
+pub(crate) fn aged(snapshot: &Snapshot) -> impl Iterator<Item = WaitingIx> {
     let age = |gang: &Waiting| (gang.submitted, gang.gang);
     let mut order: Vec<WaitingIx> = Vec::new();
     if !snapshot.waiting.is_sorted_by_key(age) {
@@ -152,11 +158,7 @@ fn aged(snapshot: &Snapshot) -> impl Iterator<Item = WaitingIx> {
         order.sort_by_key(|ix| age(&snapshot.waiting[ix.index()]));
     }
     let all = (0..).map(WaitingIx).take(snapshot.waiting.len());
-    let all = all.map(move |ix| order.get(ix.index()).copied().unwrap_or(ix));
-    all.take_while(|ix| {
-        let waits = snapshot.now.since(snapshot.waiting[ix.index()].submitted);
-        waits > PATIENCE
-    })
+    all.map(move |ix| order.get(ix.index()).copied().unwrap_or(ix))
 }
 
 /// An end: when, whether that is known or guessed, and which placement it is.

@@ -3,7 +3,7 @@
 //! Owns the estimate over a queue: room comes free as what holds it ends, and goes to those before
 //! a gang first. Never decides anything, and promises nothing: a slot does.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
@@ -69,7 +69,7 @@ fn end(snapshot: &Snapshot, held: &Held) -> (UnixMillis, Option<UnixMillis>) {
 #[derive(Clone)]
 struct Wait {
     need: MilliGpus,
-    asked: Rc<Asked>,
+    asked: Arc<Asked>,
     /// More is asked for before them than ever comes, and that only grows.
     is_beyond: bool,
 }

@@ -17,6 +17,7 @@ mod ground;
 mod lifecycle;
 mod moves;
 mod nodes;
+mod planner;
 mod preemption;
 mod preemption_rounds;
 mod queue;

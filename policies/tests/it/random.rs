@@ -169,7 +169,7 @@ fn tenant(index: u32, flavors: u32) -> impl Strategy<Value = Tenant> {
         )
 }
 
-fn tenants(flavors: u32) -> impl Strategy<Value = Vec<Tenant>> {
+pub(crate) fn tenants(flavors: u32) -> impl Strategy<Value = Vec<Tenant>> {
     (1..5_u32).prop_flat_map(move |count| {
         (0..count)
             .map(|index| tenant(index, flavors))
@@ -214,7 +214,7 @@ fn pool(clusters: u32, flavors: u32) -> impl Strategy<Value = Pool> {
         })
 }
 
-fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = Waiting> {
+pub(crate) fn waiting(tenants: u32, clusters: u32, flavors: u32) -> impl Strategy<Value = Waiting> {
     let who = (
         0..tenants,
         0..2_u32,

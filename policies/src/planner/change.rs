@@ -1,0 +1,159 @@
+//! Changes: what may happen to a fleet between two rounds, and the tables that it happens to.
+//!
+//! Owns the snapshot of a planner and where each gang stands in it. Rows that go leave no hole: the
+//! last of the table takes their place, wherever it is named. Never decides.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use meridian_api::ids::{Epoch, GangId};
+use meridian_api::units::UnixMillis;
+
+use crate::kinds::Fold;
+use crate::model::{
+    Held, HeldIx, LedgerRow, PoolIx, Snapshot, Tenant, TenantIx, Waiting, WaitingIx,
+};
+use crate::shapes::RoomChange;
+
+/// What happened to the fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A gang waits.
+    Submitted(Box<Waiting>),
+    /// A gang waits no more: it was withdrawn.
+    Left(GangId),
+    /// A gang holds the place that the last round gave it: its room is taken with it.
+    Started(Box<Held>),
+    /// Something holds GPUs that no round of this planner placed. What is free of its pool is told
+    /// apart.
+    Appeared(Box<Held>),
+    /// A placement is gone. What is free of its pool from here on is told apart.
+    Ended(GangId, Epoch),
+    /// A placement stands on these rows of the ledger from here on.
+    Regraded(GangId, Epoch, Vec<LedgerRow>),
+    /// Hosts of a pool have other room, come, or go: the hosts of a node that is lost go.
+    Room(PoolIx, Vec<RoomChange>),
+    /// A tenant has another row: quota, weight, money, limits, history.
+    Tenant(TenantIx, Box<Tenant>),
+    /// Time passes.
+    Clock(UnixMillis),
+}
+
+/// Why a change can not have happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It waits, or holds something in that epoch.
+    #[error("gang {0} is there already")]
+    There(GangId),
+    /// It does not wait.
+    #[error("gang {0} does not wait")]
+    NotWaiting(GangId),
+    /// It holds nothing in that epoch.
+    #[error("gang {0} holds nothing in epoch {1}")]
+    NotHeld(GangId, Epoch),
+    /// The last round has not given it that place.
+    #[error("gang {0} was not given that place")]
+    NotDecided(GangId),
+    /// The pool has no such hosts.
+    #[error("pool {} has no such hosts", .0.0)]
+    NoSuchHosts(PoolIx),
+    /// Placements name the pool's rows: rows and names change together, in an edit.
+    #[error("hosts of pool {} are named by placements", .0.0)]
+    Named(PoolIx),
+    /// There is no such tenant.
+    #[error("there is no tenant {}", .0.0)]
+    NoSuchTenant(TenantIx),
+}
+
+/// Where rows are, never walked.
+type Index<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
+
+/// The snapshot, and where each gang is in it.
+#[derive(Clone, Debug)]
+pub(super) struct Tables {
+    pub(super) snapshot: Snapshot,
+    waiting: Index<GangId, WaitingIx>,
+    held: Index<(GangId, Epoch), HeldIx>,
+}
+
+impl Tables {
+    pub(super) fn new(snapshot: Snapshot) -> Self {
+        let waiting = snapshot.waiting.iter().zip((0..).map(WaitingIx));
+        let held = snapshot.held.iter().zip((0..).map(HeldIx));
+        Self {
+            waiting: waiting.map(|(row, ix)| (row.gang, ix)).collect(),
+            held: held.map(|(row, ix)| ((row.gang, row.epoch), ix)).collect(),
+            snapshot,
+        }
+    }
+
+    /// Where a gang waits.
+    pub(super) fn waits(&self, gang: GangId) -> Option<WaitingIx> {
+        self.waiting.get(&gang).copied()
+    }
+
+    /// Where a placement is.
+    pub(super) fn holds(&self, gang: GangId, epoch: Epoch) -> Option<HeldIx> {
+        self.held.get(&(gang, epoch)).copied()
+    }
+
+    pub(super) fn push_waiting(&mut self, gang: Waiting) -> WaitingIx {
+        let ix = WaitingIx(ordinal(self.snapshot.waiting.len()));
+        self.waiting.insert(gang.gang, ix);
+        self.snapshot.waiting.push(gang);
+        ix
+    }
+
+    pub(super) fn remove_waiting(&mut self, ix: WaitingIx) -> Waiting {
+        let gone = self.snapshot.waiting.swap_remove(ix.index());
+        self.waiting.remove(&gone.gang);
+        if let Some(moved) = self.snapshot.waiting.get(ix.index()) {
+            self.waiting.insert(moved.gang, ix);
+        }
+        let last = WaitingIx(ordinal(self.snapshot.waiting.len()));
+        for selector in &mut self.snapshot.selectors {
+            selector.waiting.retain(|it| *it != ix);
+            for it in selector.waiting.iter_mut().filter(|it| **it == last) {
+                *it = ix;
+            }
+            selector.waiting.sort_unstable();
+        }
+        gone
+    }
+
+    pub(super) fn push_held(&mut self, held: Held) {
+        let ix = HeldIx(ordinal(self.snapshot.held.len()));
+        self.held.insert((held.gang, held.epoch), ix);
+        self.snapshot.held.push(held);
+    }
+
+    pub(super) fn remove_held(&mut self, ix: HeldIx) -> Held {
+        let snapshot = &mut self.snapshot;
+        let gone = snapshot.held.swap_remove(ix.index());
+        self.held.remove(&(gone.gang, gone.epoch));
+        if let Some(moved) = snapshot.held.get(ix.index()) {
+            self.held.insert((moved.gang, moved.epoch), ix);
+        }
+        let last = HeldIx(ordinal(snapshot.held.len()));
+        let stays = |it: &mut HeldIx| {
+            let stays = *it != ix;
+            if *it == last {
+                *it = ix;
+            }
+            stays
+        };
+        for selector in &mut snapshot.selectors {
+            selector.held.retain_mut(stays);
+            selector.held.sort_unstable();
+        }
+        snapshot.overflowed.retain_mut(|row| stays(&mut row.held));
+        for hold in &mut snapshot.holds {
+            hold.victims.retain_mut(|row| stays(&mut row.held));
+        }
+        gone
+    }
+}
+
+fn ordinal(place: usize) -> u32 {
+    u32::try_from(place).expect("tables are numbered in 32 bits")
+}

@@ -1,0 +1,180 @@
+//! The planner: round after round over a fleet that changes little in between.
+//!
+//! Owns a snapshot, the changes to it, and what one round may hand on to the next; gives exactly
+//! what [`crate::decide`] gives of the same snapshot (invariant S27). Never waits, asks or reads a
+//! clock: time is a change like others.
+//!
+//! What is kept from round to round, and when it is made again:
+//!
+//! - What gangs look like, the lines of the queue, ages, tenants' sums and shares follow each
+//!   change. Quota that is edited makes the ledger anew from the tenants' sums.
+//! - Room of the pools. A placement that was decided and not started is taken back when the next
+//!   round begins.
+//! - That a shape does not fit in a pool: until hosts there come or have more room. Gangs of
+//!   several roles are packed by rules that are not exact, so of them nothing is kept.
+//!
+//! A round then walks through the lines as ever, but of a look that finds no place by these bounds
+//! nobody is tried (see `openings`). Slots and the rows of the ledger are worked out in each round.
+//! Reasons, positions and estimates are worked out when they are first asked for.
+//!
+//! Rounds in which more is at stake than room and quota are decided in full: with holds,
+//! reservations, hosts that are named by placements (then work may be preempted), work that wants
+//! to go back, jobs that mind where others stand, limits on running jobs. So is the first round
+//! after an [`edit`](Planner::edit). [`full_rounds`](Planner::full_rounds) counts them.
+
+mod ages;
+mod change;
+mod lines;
+mod openings;
+mod state;
+
+use meridian_api::ids::GangId;
+
+use crate::decide::decide;
+use crate::model::{Choice, Plan, Snapshot, Unplaced};
+
+pub use crate::shapes::RoomChange;
+use change::Tables;
+pub use change::{Change, Refused};
+use state::State;
+
+/// Decides rounds over one fleet.
+pub struct Planner {
+    tables: Tables,
+    /// `None` until a round is decided in full that may hand something on.
+    state: Option<State>,
+    /// The decisions of the last round; whoever waits on is in `unplaced`.
+    decided: Plan,
+    /// Everything that waits on, once it was asked for.
+    unplaced: Option<Vec<Unplaced>>,
+    /// Nothing has changed since the last round.
+    is_current: bool,
+    rounds: u64,
+    full_rounds: u64,
+}
+
+impl Planner {
+    /// A planner for a fleet that looks like this.
+    #[must_use]
+    pub fn new(snapshot: Snapshot) -> Self {
+        Self {
+            tables: Tables::new(snapshot),
+            state: None,
+            decided: Plan::default(),
+            unplaced: None,
+            is_current: false,
+            rounds: 0,
+            full_rounds: 0,
+        }
+    }
+
+    /// The fleet as it is.
+    #[must_use]
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.tables.snapshot
+    }
+
+    /// Rounds so far.
+    #[must_use]
+    pub const fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// Rounds that were decided from nothing.
+    #[must_use]
+    pub const fn full_rounds(&self) -> u64 {
+        self.full_rounds
+    }
+
+    /// Something happened. Ordinals in what the last round gave mean nothing from here on.
+    ///
+    /// # Errors
+    /// It cannot have happened; nothing has changed.
+    pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
+        self.is_current = false;
+        self.unplaced = None;
+        state::apply(&mut self.tables, &mut self.state, change)
+    }
+
+    /// Anything else happened: the next round is decided in full.
+    pub fn edit(&mut self, with: impl FnOnce(&mut Snapshot)) {
+        self.is_current = false;
+        self.unplaced = None;
+        self.state = None;
+        let mut snapshot = std::mem::take(&mut self.tables.snapshot);
+        with(&mut snapshot);
+        self.tables = Tables::new(snapshot);
+    }
+
+    /// Decides a round, unless nothing has changed since the last: what is placed, and all that
+    /// follows, as in [`decide`]; `unplaced` is empty.
+    pub fn round(&mut self) -> &Plan {
+        if self.is_current {
+            return &self.decided;
+        }
+        self.rounds += 1;
+        self.unplaced = None;
+        if only_room_and_quota(&self.tables.snapshot) {
+            if self.state.is_none() {
+                self.full_rounds += 1;
+            }
+            let state = self.state.take();
+            let mut state = state.unwrap_or_else(|| State::new(&mut self.tables.snapshot));
+            self.decided = state.round(&self.tables);
+            self.state = Some(state);
+        } else {
+            self.full_rounds += 1;
+            self.state = None;
+            let mut plan = decide(&self.tables.snapshot);
+            self.unplaced = Some(std::mem::take(&mut plan.unplaced));
+            self.decided = plan;
+        }
+        self.is_current = true;
+        &self.decided
+    }
+
+    /// The decisions of the last round, as [`round`](Self::round) gave them.
+    #[must_use]
+    pub const fn decided(&self) -> &Plan {
+        &self.decided
+    }
+
+    /// Everything that waits on, in the order of the queue, with all reasons.
+    pub fn unplaced(&mut self) -> &[Unplaced] {
+        self.round();
+        if self.unplaced.is_none() {
+            let snapshot = &self.tables.snapshot;
+            let state = self.state.as_mut();
+            self.unplaced = state.map(|state| state.explain(snapshot, &self.decided));
+        }
+        self.unplaced.as_deref().unwrap_or_default()
+    }
+
+    /// Why a gang waits on, with its position, from 1; `None` when it is placed or does not wait.
+    pub fn explain(&mut self, gang: GangId) -> Option<(usize, Unplaced)> {
+        let ix = self.tables.waits(gang)?;
+        let mut all = self.unplaced().iter().zip(1..);
+        let (unplaced, position) = all.find(|(unplaced, _)| unplaced.waiting == ix)?;
+        Some((position, unplaced.clone()))
+    }
+
+    /// The whole plan, as [`decide`] gives it.
+    pub fn plan(&mut self) -> Plan {
+        let unplaced = self.unplaced().to_vec();
+        Plan {
+            unplaced,
+            ..self.decided.clone()
+        }
+    }
+}
+
+/// True when a round depends on nothing else that a round hands on.
+fn only_room_and_quota(snapshot: &Snapshot) -> bool {
+    snapshot.holds.is_empty()
+        && snapshot.reserved.is_empty()
+        && snapshot.hosts.is_empty()
+        && snapshot.overflowed.is_empty()
+        && snapshot.selectors.is_empty()
+        && !snapshot.choices.iter().any(Choice::minds_others)
+        && snapshot.tenants.iter().all(|it| it.running_jobs.is_none())
+}
