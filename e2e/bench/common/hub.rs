@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use meridian_api::document;
 use meridian_api::units::Millis;
-use meridian_apiserver::{Request, WriteOptions};
+use meridian_apiserver::{DryRun, Request, WriteOptions};
 use meridian_hub::config::HubConfig;
 use meridian_hub::leadership::Role;
 use meridian_hub::metrics::Metrics;
@@ -32,6 +32,16 @@ pub(crate) struct Hub {
 impl Hub {
     /// Starts a hub in the calling runtime, with the classes that ship.
     pub(crate) async fn start(store: SharedStore) -> anyhow::Result<Self> {
+        let hub = Self::over(store).await?;
+        let shipped = include_bytes!("../../../policies/defaults/classes.yaml");
+        for class in document::parse(shipped)? {
+            hub.make(class.value).await?;
+        }
+        Ok(hub)
+    }
+
+    /// Starts a hub in the calling runtime, over whatever the store holds.
+    pub(crate) async fn over(store: SharedStore) -> anyhow::Result<Self> {
         let (clock, tasks) = (Clock::real(), Tasks::new());
         let config = HubConfig {
             users_listen: "127.0.0.1:0".to_owned(),
@@ -57,16 +67,24 @@ impl Hub {
             }
         };
         clock.timeout(LEAD_WITHIN, leads).await?;
-        let hub = Self {
+        Ok(Self {
             store,
             handle,
             tasks,
+        })
+    }
+
+    /// An object of a namespace as it would be stored.
+    pub(crate) async fn would_store(
+        &self,
+        namespace: &str,
+        object: Value,
+    ) -> anyhow::Result<Value> {
+        let options = WriteOptions {
+            dry_run: DryRun::All,
+            ..WriteOptions::default()
         };
-        let shipped = include_bytes!("../../../policies/defaults/classes.yaml");
-        for class in document::parse(shipped)? {
-            hub.make(class.value).await?;
-        }
-        Ok(hub)
+        self.create(Some(namespace), object, &options).await
     }
 
     /// Makes a cluster-scoped object.
@@ -79,13 +97,23 @@ impl Hub {
     }
 
     async fn make(&self, object: Value) -> anyhow::Result<()> {
+        let options = WriteOptions::default();
+        self.create(None, object, &options).await.map(drop)
+    }
+
+    async fn create(
+        &self,
+        namespace: Option<&str>,
+        object: Value,
+        options: &WriteOptions,
+    ) -> anyhow::Result<Value> {
         let resources = &self.handle.resources;
         let kind = object["kind"].as_str().unwrap_or_default();
         let kind = resources.registry().kind(kind).context("a known kind")?;
-        let (request, options) = (Request::default(), WriteOptions::default());
-        let made = resources.create(&request, kind, None, object.clone(), &options);
+        let request = Request::default();
+        let made = resources.create(&request, kind, namespace, object.clone(), options);
         match made.await {
-            Ok(_) => Ok(()),
+            Ok(written) => Ok(written.object),
             Err(status) => anyhow::bail!("{object} is refused: {}", status.message),
         }
     }

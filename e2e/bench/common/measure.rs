@@ -62,14 +62,25 @@ pub(crate) fn threads_cpu(name: &str) -> f64 {
 
 /// Most memory that this process has held, MiB.
 pub(crate) fn peak_rss_mib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .and_then(|line| line.trim().strip_suffix(" kB"));
-    peak.and_then(|kib| kib.trim().parse::<u64>().ok())
-        .unwrap_or(0)
-        / 1024
+    kib_of("/proc/self/status", "VmHWM:") / 1024
+}
+
+/// Memory that this process holds, bytes.
+pub(crate) fn rss_bytes() -> u64 {
+    kib_of("/proc/self/status", "VmRSS:") * 1024
+}
+
+/// Memory that this machine can still give, bytes.
+pub(crate) fn available_bytes() -> u64 {
+    kib_of("/proc/meminfo", "MemAvailable:") * 1024
+}
+
+/// A line of such a file, in KiB; 0 when it is not there.
+fn kib_of(file: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Median milliseconds of a 4 KiB write and fdatasync in `folder`.

@@ -111,11 +111,7 @@ pub fn shape(gpus: u64) -> (u64, u64) {
 /// the GPU time that its jobs ask for in all, rounded down.
 #[must_use]
 pub fn nominal(jobs: &[PhillyJob], fleet: u64) -> BTreeMap<String, u64> {
-    let mut asked: BTreeMap<String, u128> = BTreeMap::new();
-    for job in jobs {
-        let time = u128::from(job.gpus) * u128::from(job.duration.0);
-        *asked.entry(job.vc.clone()).or_default() += time;
-    }
+    let asked = asked(jobs);
     let all: u128 = asked.values().sum();
     let rest = fleet.saturating_sub(LEAST_NOMINAL * asked.len() as u64);
     let share = |time: u128| {
@@ -124,8 +120,18 @@ pub fn nominal(jobs: &[PhillyJob], fleet: u64) -> BTreeMap<String, u64> {
     };
     asked
         .into_iter()
-        .map(|(vc, time)| (vc, share(time)))
+        .map(|(vc, time)| (vc.to_owned(), share(time)))
         .collect()
+}
+
+/// GPU time that the jobs of each virtual cluster ask for, in GPUs times milliseconds.
+fn asked(jobs: &[PhillyJob]) -> BTreeMap<&str, u128> {
+    let mut asked: BTreeMap<&str, u128> = BTreeMap::new();
+    for job in jobs {
+        let time = u128::from(job.gpus) * u128::from(job.duration.0);
+        *asked.entry(&job.vc).or_default() += time;
+    }
+    asked
 }
 
 /// Those days on one pool of 8-GPU hosts, as many as let their jobs ask for `load` percent of it
@@ -151,6 +157,50 @@ pub fn prepare(first: u64, count: u64, load: u64) -> Result<Prepared, TableError
         fleet: Fleet { pools: vec![pool] },
         jobs: table.iter().map(|row| job(row, begin)).collect(),
         hosts: steps(hosts, begin)?,
+    })
+}
+
+/// The same with each of the `count` virtual clusters that ask for most in a region of its own, all
+/// of one size: its jobs may run in any, its own first, and it owns what stands there. The jobs of
+/// the others are left out.
+pub fn homes(first: u64, days: u64, count: usize, load: u64) -> Result<Prepared, TableError> {
+    let table = self::days(first, days)?;
+    let asked = asked(&table);
+    let mut largest: Vec<&str> = asked.keys().copied().collect();
+    largest.sort_by_key(|vc| (std::cmp::Reverse(asked[vc]), *vc));
+    largest.truncate(count);
+    let all: u128 = largest.iter().map(|vc| asked[vc]).sum();
+    let span = u128::from(days.max(1)) * u128::from(DAY.0);
+    let gpus = all * 100 / (span * u128::from(load.max(1)));
+    let hosts = gpus.div_ceil(u128::from(GPUS_PER_HOST) * largest.len().max(1) as u128);
+    let rows = table.iter();
+    let rows: Vec<&PhillyJob> = rows.filter(|row| largest.contains(&&*row.vc)).collect();
+    // The largest job of the table must fit into one region, however few days are asked for.
+    let most = rows.iter().map(|row| row.gpus).max().unwrap_or_default();
+    let hosts = hosts.max(u128::from(most.div_ceil(GPUS_PER_HOST)));
+    let hosts = u32::try_from(hosts).unwrap_or(u32::MAX);
+    let mut regions: Vec<String> = largest.iter().map(|vc| tenant(vc)).collect();
+    regions.sort();
+    let pool = |region: &String| FleetPool::uniform(region, "gpu", "gpu", hosts, GPUS_PER_HOST);
+    let pools: Vec<FleetPool> = regions.iter().map(pool).collect();
+    let each = u64::from(hosts) * GPUS_PER_HOST;
+    let owned = regions.iter().map(|region| (region.clone(), each));
+    let fleet = each * regions.len() as u64;
+    let begin = BEGIN.after(Millis(first.saturating_mul(DAY.0)));
+    let at_home_first = |row: &PhillyJob| {
+        let home = tenant(&row.vc);
+        let others = regions.iter().filter(|region| **region != home).cloned();
+        Job {
+            regions: std::iter::once(home.clone()).chain(others).collect(),
+            ..job(row, begin)
+        }
+    };
+    Ok(Prepared {
+        name: "philly.csv.gz",
+        rules: rules(ROOT, fleet, &owned.collect()),
+        fleet: Fleet { pools },
+        jobs: rows.into_iter().map(at_home_first).collect(),
+        hosts: Vec::new(),
     })
 }
 
