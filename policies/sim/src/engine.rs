@@ -192,6 +192,8 @@ struct Engine<'a> {
     preempts: bool,
     /// When what was refused is asked again, if time alone may change the answer.
     again: Option<UnixMillis>,
+    /// Placements of the round that is carried out.
+    started: Vec<Held>,
     /// By end, then gang; those of an older attempt mean nothing.
     ends: BinaryHeap<Reverse<(UnixMillis, u32, u32)>>,
     arrived: usize,
@@ -271,6 +273,7 @@ impl<'a> Engine<'a> {
             yielding: Yielding::default(),
             preempts: world.preempts(),
             again: None,
+            started: Vec::new(),
             ends: BinaryHeap::new(),
             arrived: 0,
             steps,

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use meridian_api::kinds::tenant::TenantSpec;
 use meridian_api::kinds::tenant_quota::TenantQuotaSpec;
-use meridian_api::kinds::workload_class::WorkloadClassSpec;
+use meridian_api::kinds::workload_class::{Preemption as Manner, WorkloadClassSpec};
 use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
-use meridian_policies::model::Snapshot;
+use meridian_policies::model::{Snapshot, Stage};
 use meridian_sim::engine::{Checks, Rounds};
 use meridian_sim::fleet::FleetPool;
 use meridian_sim::rules::object;
@@ -78,7 +78,11 @@ fn rules(nominal: [u64; 3], cap: Option<u64>, manner: &Value) -> Rules {
         rules.quotas.push(object::<TenantQuotaSpec>(&name, &quota));
     }
     for (name, priority) in [("c0", 1), ("c1", 5)] {
-        let mut spec = manner.clone();
+        let mut spec = if name == "c1" && manner["sparesHigh"] == true {
+            json!({"preemption": "Never"})
+        } else {
+            manner["manner"].clone()
+        };
         spec["priority"] = json!(priority);
         let class = object::<WorkloadClassSpec>(name, &spec);
         rules.classes.push(class);
@@ -90,7 +94,9 @@ fn rules(nominal: [u64; 3], cap: Option<u64>, manner: &Value) -> Rules {
 fn manner() -> impl Strategy<Value = Value> {
     let notice = prop_oneof![Just("0s"), Just("20s"), Just("90s")];
     let kind = prop_oneof![Just("Requeue"), Just("CheckpointThenRequeue")];
-    (kind, notice).prop_map(|(kind, notice)| json!({"preemption": kind, "notice": notice}))
+    (kind, notice, any::<bool>()).prop_map(|(kind, notice, spares_high)| {
+        json!({"manner": {"preemption": kind, "notice": notice}, "sparesHigh": spares_high})
+    })
 }
 
 /// Any scenario, with work that makes room for others or without.
@@ -100,7 +106,7 @@ fn input() -> impl Strategy<Value = Input> {
 
 /// A scenario in which nobody makes room: what is decided depends on room and quota alone.
 fn still() -> impl Strategy<Value = Input> {
-    with_manner(json!({"preemption": "Never"}))
+    with_manner(json!({"manner": {"preemption": "Never"}}))
 }
 
 fn with_manner(manner: Value) -> impl Strategy<Value = Input> {
@@ -139,7 +145,8 @@ fn with_manner(manner: Value) -> impl Strategy<Value = Input> {
     )
 }
 
-/// No host gives more than it has, and what is not free is exactly what is held.
+/// No host gives more than it has, what is not free is exactly what is held, and whose class never
+/// makes room is not told to go.
 fn nothing_is_given_twice(snapshot: &Snapshot) {
     let (mut all, mut free) = (0, 0);
     for pool in &snapshot.pools {
@@ -152,6 +159,10 @@ fn nothing_is_given_twice(snapshot: &Snapshot) {
     let held: u64 = snapshot.held.iter().map(|held| held.resources.gpus.0).sum();
     assert_eq!(all - free, held);
     assert!(snapshot.held.is_sorted_by_key(|held| held.gang));
+    for held in &snapshot.held {
+        let stays = snapshot.classes[held.class.index()].rule.how == Manner::Never;
+        assert!(!stays || held.standing.stage == Stage::Running, "{held:?}");
+    }
     let order = |row: &meridian_policies::model::Waiting| (row.submitted, row.gang);
     assert!(snapshot.waiting.is_sorted_by_key(order));
 }

@@ -117,6 +117,12 @@ impl Engine<'_> {
         for made in made {
             self.make_room(made);
         }
+        // Only now: the plan names placements by their row before it.
+        for started in std::mem::take(&mut self.started) {
+            let held = &mut self.snapshot.held;
+            let place = held.partition_point(|held| held.gang < started.gang);
+            held.insert(place, started);
+        }
         Ok(())
     }
 
@@ -226,8 +232,7 @@ impl Engine<'_> {
             since: at,
             standing,
         };
-        let place = self.snapshot.held.partition_point(|held| held.gang < id);
-        self.snapshot.held.insert(place, held);
+        self.started.push(held);
         let speed = kind.accepted.iter().find(|own| own.flavor == flavor);
         let speed = speed.map_or(1000, |own| u64::from(own.speed)).max(1);
         let all = self.gangs.list[gang as usize].duration;
