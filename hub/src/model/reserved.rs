@@ -101,6 +101,17 @@ impl Model {
         edges.filter(|at| *at > now && *at < FOREVER).min()
     }
 
+    /// When the next window in which a class may be preempted opens or closes.
+    pub(crate) fn next_window_edge(&self, now: UnixMillis) -> Option<UnixMillis> {
+        let classes = self.catalog.classes.values();
+        let names = classes.flat_map(|class| &class.value.spec.preemption_windows);
+        let names: std::collections::BTreeSet<&String> = names.collect();
+        let windows = names.into_iter();
+        let windows = windows.filter_map(|name| self.catalog.windows.get(name));
+        let edges = windows.filter_map(|it| it.value.spec.next_edge(now, now.after(HORIZON)));
+        edges.min()
+    }
+
     /// Status of every reservation.
     pub(crate) fn reservation_statuses(
         &self,

@@ -109,7 +109,7 @@ impl Model {
             flavors: self.flavor_rows(&ordinals),
             regions: ordinals.regions.keys().cloned().collect(),
             region_facts: self.catalog.region_facts(),
-            classes: self.class_rows(),
+            classes: self.class_rows(situation.now),
             tenants: self.tenant_rows(catalog, &ordinals, situation.now),
             clusters: self.cluster_rows(&ordinals, situation),
             ..Snapshot::default()
@@ -157,8 +157,8 @@ impl Model {
         }
     }
 
-    /// When the first gang that rests may be tried again or must leave a tainted cluster, or a
-    /// reservation begins or ends.
+    /// When the first gang that rests may be tried again or must leave a tainted cluster, a
+    /// reservation begins or ends, or a class's windows open or close.
     pub(crate) fn next_try(&self, now: UnixMillis) -> Option<UnixMillis> {
         let next = self.waiting.iter().filter_map(|gang| {
             let progress = &self.jobs.get(&gang.job)?.progress;
@@ -172,6 +172,7 @@ impl Model {
                 .min()
         });
         let edges = self.next_reservation_edge(now);
+        let edges = edges.into_iter().chain(self.next_window_edge(now));
         next.chain(self.next_leave(now)).chain(edges).min()
     }
 
@@ -247,14 +248,18 @@ impl Model {
         ordinals.flavors.keys().map(row).collect()
     }
 
-    fn class_rows(&self) -> Vec<Class> {
+    fn class_rows(&self, now: UnixMillis) -> Vec<Class> {
+        let is_open = |name: &str| {
+            let window = self.catalog.windows.get(name);
+            window.is_some_and(|window| window.value.spec.is_open(now))
+        };
         let row = |(name, class): (&String, &super::catalog::Versioned<_>)| {
             let class: &meridian_api::kinds::WorkloadClass = &class.value;
             Class {
                 name: name.clone(),
                 priority: class.spec.priority,
                 ignores_slots: class.spec.preemption.is_protected(),
-                rule: ClassRule::from(&class.spec),
+                rule: ClassRule::new(&class.spec, is_open),
             }
         };
         self.catalog.classes.iter().map(row).collect()

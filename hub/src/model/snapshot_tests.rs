@@ -277,3 +277,30 @@ fn jobs_that_others_name_by_labels_are_found() {
     let selector = &snapshot.selectors[0];
     assert!(selector.held.is_empty() && selector.waiting.is_empty());
 }
+
+#[test]
+fn a_class_is_shielded_while_its_windows_are_shut() {
+    let mut fixture = Fixture::new(1);
+    let class = json!({"priority": 5, "preemption": "Requeue",
+                       "preemptionWindows": ["nights", "gone"]});
+    fixture.object("workloadclasses/-/batch", "WorkloadClass", &class);
+    let open = json!([{"days": ["Thu"], "start": "02:00", "end": "03:00"}]);
+    let window = json!({"timeZone": "Europe/Dublin", "open": open});
+    fixture.object("timewindows/-/nights", "TimeWindow", &window);
+    // 1970 began on a Thursday, with Dublin an hour ahead of UTC.
+    let opens = UnixMillis(3_600_000);
+    let is_shielded = |at: i64| {
+        let situation = Situation {
+            now: UnixMillis(opens.0 + at),
+            ..Fixture::situation()
+        };
+        fixture.model.snapshot(situation).snapshot.classes[0]
+            .rule
+            .is_shielded
+    };
+    assert_eq!(
+        [-1, 0, 3_599_999, 3_600_000].map(is_shielded),
+        [true, false, false, true]
+    );
+    assert_eq!(fixture.model.next_try(UnixMillis(0)), Some(opens));
+}

@@ -190,6 +190,8 @@ struct Engine<'a> {
     yielding: Yielding,
     /// Work may be made to go for others.
     preempts: bool,
+    /// When the windows of classes have to be looked at again, if they have any.
+    shielded_until: Option<UnixMillis>,
     /// When what was refused is asked again, if time alone may change the answer.
     again: Option<UnixMillis>,
     /// Placements of the round that is carried out.
@@ -272,6 +274,7 @@ impl<'a> Engine<'a> {
             saved: vec![Millis::ZERO; count],
             yielding: Yielding::default(),
             preempts: world.preempts(),
+            shielded_until: world.has_windows().then_some(begin),
             again: None,
             started: Vec::new(),
             ends: BinaryHeap::new(),

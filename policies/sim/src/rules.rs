@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use meridian_api::errors::{ApiError, ErrorCode, FieldError, FieldReason};
 use meridian_api::kinds::{
-    self, GPUPool, MemberCluster, PriceBook, Tenant, TenantQuota, WorkloadClass,
+    self, GPUPool, MemberCluster, PriceBook, Tenant, TenantQuota, TimeWindow, WorkloadClass,
 };
 use meridian_api::meta::{Object, Spec};
 use meridian_api::tree;
@@ -26,6 +26,8 @@ pub struct Rules {
     pub quotas: Vec<TenantQuota>,
     /// Workload classes.
     pub classes: Vec<WorkloadClass>,
+    /// Windows, in which classes may be preempted.
+    pub windows: Vec<TimeWindow>,
     /// The price book, at most one: what cards are worth. Without one a fleet's own word holds.
     pub prices: Vec<PriceBook>,
     /// Pools as stored, for [`Rules::fleet`].
@@ -95,6 +97,7 @@ impl Rules {
             "tenants" => self.tenants.push(validate::from_value(value)?),
             "tenantquotas" => self.quotas.push(validate::from_value(value)?),
             "workloadclasses" => self.classes.push(validate::from_value(value)?),
+            "timewindows" => self.windows.push(validate::from_value(value)?),
             "pricebooks" => self.prices.push(validate::from_value(value)?),
             "gpupools" => self.pools.push(validate::from_value(value)?),
             "memberclusters" => self.clusters.push(validate::from_value(value)?),
@@ -111,6 +114,7 @@ impl Rules {
         by_name(&mut self.tenants);
         by_name(&mut self.quotas);
         by_name(&mut self.classes);
+        by_name(&mut self.windows);
         by_name(&mut self.pools);
         by_name(&mut self.clusters);
     }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::fields::nearest;
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
-use meridian_api::kinds::WorkloadClass;
 use meridian_api::kinds::workload_class::Preemption;
+use meridian_api::kinds::{TimeWindow, WorkloadClass};
 use meridian_api::quantity::GpuQuantity;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
@@ -21,6 +21,9 @@ use meridian_policies::quota::rows_of;
 use crate::fleet::Fleet;
 use crate::rules::Rules;
 use crate::trace::Job;
+
+/// Windows are looked at once a week when nothing opens or closes before.
+const LOOK_AHEAD: Millis = Millis::seconds(7 * 24 * 3600);
 
 /// A job that names what is not there, or that the hub would not let in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +47,7 @@ pub struct World {
     /// The same hosts, pool by pool.
     pub(crate) fleet: Fleet,
     classes: BTreeMap<String, WorkloadClass>,
+    windows: Vec<TimeWindow>,
     tenants: BTreeMap<String, TenantIx>,
     flavors: BTreeMap<String, FlavorIx>,
     regions: BTreeMap<String, RegionIx>,
@@ -154,7 +158,8 @@ impl World {
                     name: class.metadata.name.clone(),
                     priority: class.spec.priority,
                     ignores_slots: class.spec.preemption.is_protected(),
-                    rule: ClassRule::from(&class.spec),
+                    // Its windows are looked at as time passes.
+                    rule: ClassRule::new(&class.spec, |_| false),
                 })
                 .collect(),
             tenants: tenant_rows(rules, &tenants, &flavors, &regions),
@@ -166,6 +171,7 @@ impl World {
             empty,
             fleet,
             classes,
+            windows: rules.windows.clone(),
             tenants,
             flavors,
             regions,
@@ -175,6 +181,25 @@ impl World {
     /// Names of the tenants, by ordinal.
     pub(crate) fn tenant_name(&self, tenant: TenantIx) -> &str {
         &self.empty.tenants[tenant.index()].name
+    }
+
+    /// True when a class may be preempted only at times.
+    pub(crate) fn has_windows(&self) -> bool {
+        let mut classes = self.classes.values();
+        classes.any(|class| !class.spec.preemption_windows.is_empty())
+    }
+
+    /// Shields the classes whose windows are shut at `at`, until the instant that is returned.
+    pub(crate) fn shield(&self, classes: &mut [Class], at: UnixMillis) -> UnixMillis {
+        let window = |name: &str| self.windows.iter().find(|it| it.metadata.name == name);
+        let is_open = |name: &str| window(name).is_some_and(|it| it.spec.is_open(at));
+        for (row, class) in classes.iter_mut().zip(self.classes.values()) {
+            row.rule = ClassRule::new(&class.spec, is_open);
+        }
+        let most = at.after(LOOK_AHEAD);
+        let edges = self.windows.iter();
+        let edges = edges.filter_map(|it| it.spec.next_edge(at, most));
+        edges.min().unwrap_or(most)
     }
 
     /// How work of a class makes room for others.

@@ -5,6 +5,7 @@
 
 use meridian_api::document;
 use meridian_sim::engine::Checks;
+use meridian_sim::rules::object;
 use meridian_sim::trace::{Job, read_jobs};
 use meridian_sim::{Alone, Fleet, Options, Rules, Scenario, Summary};
 
@@ -40,10 +41,14 @@ fn run(kind: &str, hosts: u32, rows: &str, alone: Alone) -> Summary {
 }
 
 fn run_on(pools: &str, kind: &str, rows: &str, alone: Alone) -> Summary {
+    run_under(&rules(kind), pools, rows, alone)
+}
+
+fn run_under(rules: &Rules, pools: &str, rows: &str, alone: Alone) -> Summary {
     let fleet = format!("cluster,pool,flavor,hosts,gpus,worth\n{pools}");
     let fleet = Fleet::read("fleet.csv", fleet.as_bytes()).expect("a fleet");
     let scenario = Scenario {
-        rules: &rules(kind),
+        rules,
         fleet: &fleet,
         trace: "trace.csv",
         jobs: &jobs(rows),
@@ -153,5 +158,40 @@ fn who_saves_its_work_goes_on_where_there_is_room_and_nobody_else_gets_that() {
     assert_eq!((summary.preemptions, summary.completed), (1, 4));
     assert_eq!(waits(&summary), [("high", 30), ("low", 35)]);
     assert_eq!(summary.makespan_ms, 240_000);
+    assert_eq!(summary.lost_gpu_hours.0, 0);
+}
+
+#[test]
+fn a_window_opens_and_what_was_protected_may_be_stopped() {
+    // The trace begins at midnight of a Thursday in Dublin, an hour ahead of UTC in 1970: its
+    // window opens at 00:10 UTC.
+    let mut rules = rules("preemption: Requeue, notice: 30s, preemptionWindows: [early]");
+    let open = serde_json::json!([{"days": ["Thu"], "start": "01:10", "end": "02:00"}]);
+    let spec = serde_json::json!({"timeZone": "Europe/Dublin", "open": open});
+    rules.windows = vec![object("early", &spec)];
+    let rows = "long,0,a,low,1,8,5000,\nurgent,100,a,high,1,8,10,\n";
+    let pools = "c,p,x,1,8,1000\n";
+    let summary = run_under(&rules, pools, rows, Alone::Skipped);
+    // Asked again each minute: at 640 it is open, and the notice is 30 s.
+    assert_eq!(waits(&summary), [("high", 570), ("low", 10)]);
+    rules.windows.clear();
+    let summary = run_under(&rules, pools, rows, Alone::Skipped);
+    assert_eq!(
+        (summary.preemptions, waits(&summary)[0]),
+        (0, ("high", 4_900))
+    );
+}
+
+#[test]
+fn small_ones_move_together_so_that_a_host_comes_free_for_a_large_one() {
+    // `a` and `b` end on one half-empty host each. `large` waits for a whole one, of the same class:
+    // nobody may be stopped for it. At 760 it has waited for more than ten minutes, and one of them
+    // is told to go on beside the other.
+    let rows = "a,0,a,low,1,2,9000,60\nf,0,b,low,1,6,50,\nb,1,a,low,1,2,9000,60\n\
+                large,100,a,low,1,8,10,\n";
+    let kind = "preemption: CheckpointThenRequeue, notice: 30s";
+    let summary = run(kind, 2, rows, Alone::Skipped);
+    assert_eq!((summary.preemptions, summary.completed), (1, 4));
+    assert_eq!(waits(&summary), [("low", 690)]);
     assert_eq!(summary.lost_gpu_hours.0, 0);
 }

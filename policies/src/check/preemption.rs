@@ -5,6 +5,7 @@
 //! `preempt::rules` or `preempt::search` is used. What of alike hosts is held is a convention, so
 //! that is taken from `preempt::holds`.
 
+mod compaction;
 mod moves;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +78,11 @@ pub(super) fn just(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
         if let Some(what) = too_little(snapshot, made) {
             wrong(what);
         }
+        if let Some(what) = compaction::unfit(snapshot, made) {
+            wrong(what);
+        }
     }
+    compaction::within_budget(snapshot, plan, found);
     kept_twice(snapshot, plan, found);
 }
 
@@ -168,7 +173,8 @@ fn unlawful(
     // only for one who does not borrow itself.
     let is_higher = own.priority > its.priority;
     let reaches = is_owner || borrows || held.tenant == gang.tenant;
-    if !(is_higher && reaches || is_owner && borrows) {
+    let is_taken = victim.rule != Rule::Compaction;
+    if is_taken && !(is_higher && reaches || is_owner && borrows) {
         return Some(format!("may not be taken: it is of class {}", its.name));
     }
     if victim.rule == Rule::Reclaim && !reclaimed {

@@ -42,16 +42,19 @@ impl ClassRule {
     }
 }
 
-/// A class that names windows keeps what is its own: whether one is open is not known here.
-impl From<&WorkloadClassSpec> for ClassRule {
-    fn from(spec: &WorkloadClassSpec) -> Self {
+impl ClassRule {
+    /// The rule of a class while `is_open` says which windows are: one that names windows keeps
+    /// what is its own while none of them is open. A window that nobody declares never is.
+    #[must_use]
+    pub fn new(spec: &WorkloadClassSpec, is_open: impl Fn(&str) -> bool) -> Self {
         let span = |span: Option<Span>| span.map_or(Millis::ZERO, |span| span.0);
+        let windows = &spec.preemption_windows;
         Self {
             how: spec.preemption,
             floor_percent: spec.floor_percent.unwrap_or(0),
             notice: span(spec.notice),
             min_runtime: span(spec.min_runtime),
-            is_shielded: !spec.preemption_windows.is_empty(),
+            is_shielded: !windows.is_empty() && !windows.iter().any(|name| is_open(name)),
         }
     }
 }

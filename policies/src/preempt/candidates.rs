@@ -67,7 +67,8 @@ impl Candidates {
         let list = held.iter().filter_map(|ix| {
             let it = candidate(snapshot, asker, *ix, budgets)?;
             if it.rule == Rule::Leaving || !moves(*ix) {
-                return Some(it);
+                // Nobody is stopped for what is free already.
+                return Some(it).filter(|it| it.rule != Rule::Compaction);
             }
             let (lost, cost) = cost::of_move(snapshot, &snapshot.held[ix.index()]);
             Some(Candidate { lost, cost, ..it })
@@ -193,14 +194,14 @@ fn candidate(
     let held = &snapshot.held[ix.index()];
     let rule = rule(snapshot, asker, held)?;
     let class = &snapshot.classes.get(held.class.index())?.rule;
-    let heeds = !asker.is_protected && matches!(rule, Rule::LowerClass | Rule::OverShare);
+    let heeds = !asker.is_protected && rule != Rule::Reclaim && rule != Rule::Leaving;
     let spent = budgets.get(held.tenant.index()) == Some(&0);
     if heeds && spent {
         return None;
     }
     let (lost, cost) = cost::of_eviction(snapshot, held);
     let leaving = rule == Rule::Leaving;
-    let slack = if leaving {
+    let slack = if leaving || rule == Rule::Compaction {
         vec![0; held.standing.shape.roles.len()]
     } else {
         slack(held, class)

@@ -7,13 +7,14 @@
 //! the room is there.
 //!
 //! ```text
-//! who may be taken (rules) -> what it costs (cost) -> hosts to clear (search) -> does the whole
+//! who may be taken (rules), or moved aside (compaction) -> what it costs (cost) -> hosts to clear (search) -> does the whole
 //! gang fit (fit) -> who need not go after all -> is there quota (ledger) -> who of them can go on
 //! elsewhere (moves) -> the cheapest pool
 //! ```
 
 mod bids;
 mod candidates;
+mod compaction;
 mod cost;
 mod ground;
 pub mod holds;
@@ -37,8 +38,8 @@ use crate::slots::Mask;
 use bids::{Bid, bid};
 use moves::Price;
 pub(crate) use rounds::Preemptions;
-use rules::Asker;
 pub(crate) use rules::cooling;
+use rules::{Aim, Asker};
 
 /// From the last victim's deadline to the end of a hold: the agent's kill after its grace (30 s at
 /// most by default) and the reports of both sides.
@@ -57,6 +58,7 @@ struct Quest<'a> {
     need: Resources,
     /// Quota once everybody has gone who leaves for others.
     once_gone: Ledger<'a>,
+    aim: Aim,
 }
 
 /// What a search comes to.
@@ -76,15 +78,21 @@ pub(crate) fn plan(
 ) -> Option<Preemption> {
     let gang = round.gang(ix);
     let pods = gang.shape.least();
-    let quest = Quest {
+    let mut quest = Quest {
         ix,
         reach,
         mask,
         main: main_role(round, ix)?,
         need: gang.shape.demand(&pods),
         once_gone: round.once_gone(),
+        aim: Aim::Take,
     };
-    let bid = match quest.best(round) {
+    let mut outcome = quest.best(round);
+    if matches!(outcome, Outcome::Nothing) && round.slot_of(ix).is_some() {
+        quest.aim = Aim::Compact;
+        outcome = quest.best(round);
+    }
+    let bid = match outcome {
         Outcome::Found(bid) => *bid,
         Outcome::Soon | Outcome::Nothing => return None,
     };
@@ -115,12 +123,14 @@ impl Quest<'_> {
             let source = &snapshot.pools[pool.index()];
             let owed = self.once_gone.owed(gang.tenant, snapshot.place(source));
             let is_owner = owed.covers(self.need);
-            if self.reach == Reach::Nominal && !is_owner
-                || !could_hold(&source.shapes, &gang.shape.roles, &pods)
-            {
+            let may = match self.aim {
+                Aim::Take => self.reach != Reach::Nominal || is_owner,
+                Aim::Compact => round.is_fragmented(self.ix, pool, self.need.gpus),
+            };
+            if !may || !could_hold(&source.shapes, &gang.shape.roles, &pods) {
                 continue;
             }
-            let asker = Asker::new(snapshot, gang, is_owner);
+            let asker = Asker::new(snapshot, gang, is_owner, self.aim);
             for price in [Price::Moved, Price::Stopped] {
                 let most = best.as_ref().map(|best| best.cost);
                 match self.offer(round, &asker, (pool, preference), price, most) {
@@ -182,6 +192,9 @@ impl Quest<'_> {
             };
         }
         let as_priced = self.let_move(round, &mut bid, price);
+        if self.aim == Aim::Compact && !round.is_worth_it(self.ix, self.need.gpus, &bid) {
+            return Offer::None;
+        }
         Offer::Bid(Box::new(bid), as_priced)
     }
 }
@@ -262,6 +275,9 @@ impl Quest<'_> {
         }
         if ledger.room(tenant, place, reach).covers(need) {
             return true;
+        }
+        if self.aim == Aim::Compact {
+            return false;
         }
         let more = round.for_quota(asker, place);
         let is_new = |it: &Victim| bid.victims.iter().all(|other| other.held != it.held);

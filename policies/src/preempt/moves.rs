@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::bids::Bid;
 use super::ground::Ground;
 use super::room::assign;
+use super::rules::Aim;
 use super::{Quest, cost, give_back, holds};
 use crate::candidates::{allows_cluster, choice, lacks, preference};
 use crate::decide::Round;
@@ -223,6 +224,7 @@ impl Quest<'_> {
         rooms.insert(bid.pool, rows);
         let mut ledger = self.beside(round, bid);
         let (mut moved, mut as_priced) = (0, true);
+        let own = bid.pool;
         for victim in &mut bid.victims {
             let stays = matches!(victim.does, Yield::Shrink { .. });
             if stays || victim.rule == Rule::Leaving {
@@ -233,7 +235,7 @@ impl Quest<'_> {
             let row = row.filter(|_| moved < MOVES);
             let found = row.and_then(|row| {
                 round.next_place(row, mask, &rooms, |pool| {
-                    may_hold(round, &ledger, row, pool)
+                    (self.aim == Aim::Take || pool == own) && may_hold(round, &ledger, row, pool)
                 })
             });
             let held = &snapshot.held[victim.held.index()];

@@ -11,7 +11,7 @@ use meridian_api::ids::{GangId, Uid};
 use super::candidates::{Candidates, Moved};
 use super::holds::{self, Kept};
 use super::moves::{Movers, Price};
-use super::rules::{Asker, budgets};
+use super::rules::{Aim, Asker, budgets};
 use super::{QUOTA_STEPS, given_up, plan};
 use crate::candidates::{is_open, preference};
 use crate::decide::Round;
@@ -29,7 +29,7 @@ use crate::slots::Mask;
 const SEARCHES: u32 = 64;
 
 /// Askers that may take the same.
-type Kind = (TenantIx, ClassIx, bool, Vec<Uid>, Price);
+type Kind = (TenantIx, ClassIx, bool, Vec<Uid>, Price, Aim);
 
 /// What a round knows of preemption.
 #[derive(Default)]
@@ -192,6 +192,7 @@ impl Round<'_> {
             asker.is_owner,
             asker.cooling.clone(),
             price,
+            asker.aim,
         );
         let key = (kind, pool);
         if let Some(known) = self.preemptions.candidates.get(&key) {

@@ -30,6 +30,15 @@ pub(crate) const HITS_PER_HOUR: usize = 3;
 /// quarters of what it pays for go into results, whoever comes.
 const BUDGET: Millis = Millis::seconds(15 * 60);
 
+/// What room is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Aim {
+    /// It has a right to it.
+    Take,
+    /// Only so that what is free comes together.
+    Compact,
+}
+
 /// A gang that asks for room, and how it stands.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker<'a> {
@@ -41,10 +50,11 @@ pub(crate) struct Asker<'a> {
     pub(crate) is_owner: bool,
     /// Jobs that made it go a moment ago.
     pub(crate) cooling: Vec<Uid>,
+    pub(crate) aim: Aim,
 }
 
 impl<'a> Asker<'a> {
-    pub(crate) fn new(snapshot: &'a Snapshot, gang: &'a Waiting, is_owner: bool) -> Self {
+    pub(crate) fn new(snapshot: &'a Snapshot, gang: &'a Waiting, is_owner: bool, aim: Aim) -> Self {
         let class = snapshot.classes.get(gang.class.index());
         Self {
             gang,
@@ -52,6 +62,7 @@ impl<'a> Asker<'a> {
             is_protected: class.is_some_and(|class| class.rule.how.is_protected()),
             is_owner,
             cooling: cooling(gang, snapshot.now),
+            aim,
         }
     }
 }
@@ -64,13 +75,17 @@ pub(crate) fn rule(snapshot: &Snapshot, asker: &Asker<'_>, held: &Held) -> Optio
         return None;
     }
     if held.standing.stage == Stage::Draining {
-        return Some(Rule::Leaving);
+        return (asker.aim == Aim::Take).then_some(Rule::Leaving);
     }
     if class.rule.how == Manner::Never {
         return None;
     }
     let borrows = borrowed_of(&held.rows).0 > 0;
-    let rule = claim(snapshot, asker, held, class, borrows)?;
+    let rule = match asker.aim {
+        Aim::Take => claim(snapshot, asker, held, class, borrows)?,
+        Aim::Compact if class.rule.comes_back() => Rule::Compaction,
+        Aim::Compact => return None,
+    };
     let shielded = class.rule.is_shielded && !borrows;
     let young = rule != Rule::Reclaim && is_young(held, &class.rule, snapshot.now);
     let hit = recent(&held.standing.evictions, snapshot.now) >= HITS_PER_HOUR;

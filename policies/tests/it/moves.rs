@@ -223,3 +223,90 @@ fn a_place_that_is_not_there_is_found() {
     rooted.movable.clear();
     assert!(!check(&rooted, &plan).is_empty());
 }
+
+/// Two hosts with a little on each, and a gang that has waited long for a whole one.
+fn fragmented() -> Snapshot {
+    let saved = |gang: &mut Held| {
+        gang.class = LONG;
+        gang.standing.saved = Some(NOW);
+    };
+    let mut snapshot = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("a", 2)], &[("b", 4)]])
+        .gang("a", saved)
+        .gang("b", saved)
+        .asks("large", role(1, 8), |gang| {
+            gang.class = BATCH;
+            gang.submitted = UnixMillis(NOW.0 - 11 * MINUTE);
+        })
+        .build();
+    for name in ["a", "b"] {
+        movable(&mut snapshot, name);
+    }
+    snapshot
+}
+
+#[test]
+fn small_work_moves_aside_for_the_one_that_waits_longest() {
+    let snapshot = fragmented();
+    let plan = sound(&snapshot);
+    let made = only(&plan);
+    assert_eq!(names(&snapshot, made), ["a"], "the smaller one");
+    assert_eq!(made.victims[0].rule, Rule::Compaction);
+    assert_eq!(next_place(&made.victims[0]).pool, PoolIx(0));
+}
+
+#[test]
+fn nobody_moves_aside_in_vain() {
+    let none = |why: &str, change: &dyn Fn(&mut Snapshot)| {
+        let mut snapshot = fragmented();
+        change(&mut snapshot);
+        assert_eq!(sound(&snapshot).preemptions, [], "{why}");
+    };
+    none("it has not waited for long", &|it| {
+        it.waiting[0].submitted = UnixMillis(NOW.0 - 10 * MINUTE);
+    });
+    none("nobody may move", &|it| it.movable.clear());
+    none("the class's windows are shut", &|it| {
+        it.classes[LONG.index()].rule.is_shielded = true;
+    });
+    none("a host comes free by itself before", &|it| {
+        for held in &mut it.held {
+            held.ends = Some(UnixMillis(NOW.0 + MINUTE));
+        }
+    });
+    none(
+        "it loses more than a hundredth of an hour of the pool",
+        &|it| {
+            for held in &mut it.held {
+                held.standing.saved = None;
+            }
+        },
+    );
+    none("they have moved enough", &|it| {
+        for held in &mut it.held {
+            held.standing.evictions = vec![NOW; 3];
+        }
+    });
+    none("there is no quota for it", &|it| {
+        it.tenants[0].quotas = vec![quota(13, Some(0))];
+    });
+    none("others that stand there have moved enough", &|it| {
+        let extra = it.held[1].clone();
+        it.held[1].standing.evictions = vec![NOW; 2];
+        it.held[0].standing.evictions = vec![NOW; 2];
+        for (at, job) in [(2, 7_000), (3, 7_001)] {
+            it.held.insert(
+                at,
+                Held {
+                    gang: crate::builders::gang_id(job),
+                    standing: Standing {
+                        evictions: vec![NOW; 2],
+                        ..Standing::default()
+                    },
+                    ..extra.clone()
+                },
+            );
+        }
+    });
+}

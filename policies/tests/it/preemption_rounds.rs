@@ -49,8 +49,10 @@ struct World {
     waiting: BTreeMap<GangId, Waiting>,
     holds: BTreeMap<GangId, (Hold, Vec<(usize, u64)>)>,
     hits: Vec<Hit>,
-    /// Only the highest class asks for whole hosts, and all others for a part of one.
+    /// The highest class and a few others ask for whole hosts, and all others for a part of one.
     is_fragmented: bool,
+    /// Decisions in which others moved aside.
+    compactions: u32,
     /// How many of those hits were moves.
     moved: u32,
     random: u64,
@@ -73,6 +75,7 @@ impl World {
             holds: BTreeMap::new(),
             hits: Vec::new(),
             is_fragmented: false,
+            compactions: 0,
             moved: 0,
             random: seed | 1,
             next: 1,
@@ -95,7 +98,8 @@ impl World {
         let pods = if size == 8 { 1 + self.below(2) } else { 1 };
         let class = [BATCH, ELASTIC, LONG, PROD][usize::try_from(self.below(4)).expect("small")];
         if self.is_fragmented {
-            size = if class == PROD { 8 } else { size.min(2) };
+            let is_large = class == PROD || class == BATCH && self.below(4) == 0;
+            size = if is_large { 8 } else { size.min(2) };
         }
         let tenant = u32::try_from(self.below(2)).expect("small");
         let shape = GangShape {
@@ -286,6 +290,8 @@ impl World {
     }
 
     fn hold(&mut self, snapshot: &Snapshot, made: &Preemption) {
+        let is_aside = made.victims[0].rule == Rule::Compaction;
+        self.compactions += u32::from(is_aside);
         let mut holds = made.holds(snapshot);
         // Who goes on elsewhere has its place held, on hosts that nobody has to leave.
         for next in holds.drain(1..) {
@@ -447,6 +453,7 @@ fn with_room_to_spare_those_who_make_room_go_on_elsewhere() {
     };
     let world = long_history(fragmented, 5);
     assert!(world.moved > 3, "{} of {}", world.moved, world.hits.len());
+    assert!(world.compactions > 0, "{} moves", world.moved);
 }
 
 fn history(seed: u64, steps: usize) {

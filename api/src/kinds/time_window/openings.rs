@@ -23,6 +23,21 @@ const MAX_WEEKS: i64 = 110;
 const WEEK: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 impl TimeWindowSpec {
+    /// True when it is open at that instant.
+    #[must_use]
+    pub fn is_open(&self, at: UnixMillis) -> bool {
+        let openings = self.openings(at, UnixMillis(at.0.saturating_add(1)));
+        openings.first().is_some_and(|opening| opening.from <= at)
+    }
+
+    /// When it opens or closes next after `at`, if that is before `until`.
+    #[must_use]
+    pub fn next_edge(&self, at: UnixMillis, until: UnixMillis) -> Option<UnixMillis> {
+        let openings = self.openings(at, until);
+        let edges = openings.iter().flat_map(|it| [it.from, it.until]);
+        edges.filter(|edge| *edge > at && *edge < until).min()
+    }
+
     /// Openings that touch `from..until`, in order; those that touch each other merged, none cut.
     /// A clock time in the gap of spring is the first minute after it, one that autumn brings twice
     /// the first of the two. None for a zone that is not in the database.
@@ -150,6 +165,22 @@ mod tests {
             autumn,
             texts(&[("2026-10-24T21:00:00Z", "2026-10-25T06:00:00Z")])
         );
+    }
+
+    #[test]
+    fn it_is_open_from_its_opening_until_it_closes() {
+        let window = TimeWindowSpec {
+            time_zone: "Europe/Dublin".into(),
+            open: serde_json::from_str(NIGHTS).expect("spans"),
+        };
+        let edges = ["2026-03-28T22:00:00Z", "2026-03-29T05:00:00Z"].map(at);
+        let around = |edge: UnixMillis| [-1, 0].map(|by| window.is_open(UnixMillis(edge.0 + by)));
+        assert_eq!(edges.map(around), [[false, true], [true, false]]);
+        let noon = at("2026-03-28T12:00:00Z");
+        let until = at("2026-03-30T12:00:00Z");
+        assert_eq!(window.next_edge(noon, until), Some(edges[0]));
+        assert_eq!(window.next_edge(edges[0], until), Some(edges[1]));
+        assert_eq!(window.next_edge(noon, edges[0]), None);
     }
 
     #[test]

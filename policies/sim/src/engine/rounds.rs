@@ -25,6 +25,10 @@ impl Engine<'_> {
         for (tenant, history) in self.snapshot.tenants.iter_mut().zip(&self.histories) {
             tenant.history = history.average(at);
         }
+        if self.shielded_until.is_some_and(|until| until <= at) {
+            let next = self.world.shield(&mut self.snapshot.classes, at);
+            self.shielded_until = Some(next);
+        }
         if self.preempts {
             self.show_standing(at);
         }
