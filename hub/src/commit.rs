@@ -4,6 +4,7 @@
 //! capacity. Never decides what is written.
 
 mod budgets;
+mod deadlines;
 
 use meridian_api::conditions;
 use meridian_api::ids::{Revision, Uid};

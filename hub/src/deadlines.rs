@@ -1,7 +1,8 @@
 //! Deadlines: what is said of a job with a `finishBy`, before it is missed.
 //!
 //! Owns the words: a condition that reads add, an event when a miss is foreseen, and what `why` and
-//! the queue show. When work is expected to be done is `meridian_policies::deadlines`'. Never holds
+//! the queue show. What was told is noted in the job's progress, so that a new leader does not tell
+//! it again. When work is expected to be done is `meridian_policies::deadlines`'. Never holds
 //! anything back.
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use meridian_proto::v1;
 use serde_json::{Value, json};
 
 use crate::explanations::Explained;
-use crate::journal::{Gravity, Journal, JournalEntry};
+use crate::journal::{Gravity, JournalEntry};
 use crate::model::{Job, Model};
 
 /// What is said of one job.
@@ -124,34 +125,37 @@ fn words(forecast: Forecast, stands: Stands, runtime: Option<Millis>, now: UnixM
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deadlines(Arc<RwLock<BTreeMap<Uid, Known>>>);
 
-/// An outlook, and since when its condition is so.
+/// What is said of a job, and since when it is so.
 #[derive(Debug)]
 struct Known {
-    outlook: Outlook,
     conditions: Vec<Condition>,
 }
 
+/// A job of which another thing is expected than was told.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// Which.
+    pub(crate) job: Uid,
+    /// What to tell, when it is expected to be late; nobody is told that it is not any more.
+    pub(crate) told: Option<JournalEntry>,
+}
+
 impl Deadlines {
-    /// Looks at every such job, and tells of those that are newly expected to be late.
-    pub(crate) fn look(
-        &self,
-        model: &Model,
-        explained: &Explained,
-        journal: &Journal,
-        now: UnixMillis,
-    ) {
+    /// Looks at every such job. Returns those that are newly expected to be late, or newly not.
+    pub(crate) fn look(&self, model: &Model, explained: &Explained, now: UnixMillis) -> Vec<Turn> {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let mut outlooks = BTreeMap::new();
+        let (mut outlooks, mut turns) = (BTreeMap::new(), Vec::new());
         for job in model.jobs_with_deadline() {
             let Some(outlook) = Outlook::of(model, explained, job, now) else {
                 continue;
             };
             let before = known.remove(&job.uid);
-            let was_late = before
-                .as_ref()
-                .is_some_and(|before| before.outlook.forecast.late().is_some());
-            if outlook.forecast.late().is_some() && !was_late {
-                journal.record(entry(job, &outlook, now));
+            let is_late = outlook.forecast.late().is_some();
+            if is_late != job.progress.miss_told {
+                turns.push(Turn {
+                    job: job.uid,
+                    told: is_late.then(|| entry(job, &outlook, now)),
+                });
             }
             let mut conditions = before.map(|before| before.conditions).unwrap_or_default();
             let condition = Condition {
@@ -159,15 +163,10 @@ impl Deadlines {
                 ..outlook.condition()
             };
             conditions::set(&mut conditions, condition, now);
-            outlooks.insert(
-                job.uid,
-                Known {
-                    outlook,
-                    conditions,
-                },
-            );
+            outlooks.insert(job.uid, Known { conditions });
         }
         *known = outlooks;
+        turns
     }
 
     /// This hub leads no more.
@@ -223,6 +222,7 @@ mod tests {
 
     use super::*;
     use crate::fixture_tests::{FIRST, Fixture, JOB, NOW, gang};
+    use crate::progress::JobProgress;
 
     fn minutes(minutes: u64) -> UnixMillis {
         NOW.after(Millis::seconds(minutes * 60))
@@ -255,18 +255,19 @@ mod tests {
 
     #[test]
     fn a_miss_is_told_before_it_happens_and_once() {
-        let (fixture, journal, deadlines) = (fixture(), Journal::default(), Deadlines::default());
-        let look = |explained: &Explained, now| {
-            deadlines.look(&fixture.model, explained, &journal, now);
+        let (mut fixture, deadlines) = (fixture(), Deadlines::default());
+        let look = |fixture: &Fixture, explained: &Explained, now| {
+            let turns = deadlines.look(&fixture.model, explained, now).into_iter();
+            turns.map(|turn| turn.told.is_some()).collect::<Vec<_>>()
         };
-        look(&starts_in(30), NOW);
+        assert_eq!(look(&fixture, &starts_in(30), NOW), [] as [bool; 0]);
         let conditions = read(&deadlines);
         assert_eq!(conditions[1]["status"], "True");
         assert_eq!(
             conditions[1]["message"],
             "30m to spare before finishBy (1970-01-01T02:16:40Z)"
         );
-        look(&starts_in(90), minutes(1));
+        assert_eq!(look(&fixture, &starts_in(90), minutes(1)), [true]);
         let late = read(&deadlines)[1].clone();
         assert_eq!(
             (&late["status"], &late["reason"]),
@@ -277,16 +278,18 @@ mod tests {
             "may start in 1h29m at the earliest and take 1h: done 30m after finishBy \
              (1970-01-01T02:16:40Z)"
         );
-        look(&starts_in(90), minutes(2));
+        let told = JobProgress {
+            miss_told: true,
+            ..JobProgress::default()
+        };
+        fixture.put(&format!("progress/{JOB}"), &told.to_json());
+        let again = look(&fixture, &starts_in(90), minutes(2));
+        assert_eq!(again, [] as [bool; 0], "the same miss is told once");
         assert_eq!(
             read(&deadlines)[1]["lastTransitionTime"],
             late["lastTransitionTime"]
         );
-        assert_eq!(
-            journal.read(Some("nlp")).len(),
-            1,
-            "the same miss is told once"
-        );
+        assert_eq!(look(&fixture, &starts_in(30), minutes(3)), [false]);
         deadlines.clear();
         assert_eq!(read(&deadlines), json!([{"type": "Placed"}]));
     }

@@ -408,12 +408,7 @@ impl Decider {
         let explained = self.options.explanations.newest();
         self.committer.show(&self.model, &explained, situation);
         let deadlines = self.options.explanations.deadlines();
-        deadlines.look(
-            &self.model,
-            &explained,
-            &self.options.journal,
-            situation.now,
-        );
+        let turns = deadlines.look(&self.model, &explained, situation.now);
         let now = self.options.clock.boot();
         self.chores.rest(now, now.since(situation.boot));
         self.committer
@@ -421,6 +416,9 @@ impl Decider {
             .await?;
         self.committer
             .tell_budgets(&mut self.model, fence, situation.now)
+            .await?;
+        self.committer
+            .tell_deadlines(&mut self.model, fence, turns)
             .await?;
         self.committer
             .record_clusters(&mut self.model, fence, situation)

@@ -47,6 +47,9 @@ pub struct JobProgress {
     /// The instant of the newest run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_scheduled: Option<UnixMillis>,
+    /// It was told that its `finishBy` will be missed, and that was not taken back since.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub miss_told: bool,
     /// Why the newest failure happened.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_failure: String,
