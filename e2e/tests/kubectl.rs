@@ -349,6 +349,55 @@ const DELETE: &[Row] = &[
     ("get mc,rg", 0, &["No resources found"]),
 ];
 
+const SCALE: &[Row] = &[
+    (
+        "create -f {service}",
+        0,
+        &["federatedservice.meridian.dev/chat created"],
+    ),
+    (
+        "scale federatedservice/chat --replicas=3",
+        0,
+        &["federatedservice.meridian.dev/chat scaled"],
+    ),
+    (
+        "get federatedservice chat -o jsonpath={.spec.replicas}",
+        0,
+        &["3"],
+    ),
+    (
+        "scale federatedservice/chat --replicas=5 --current-replicas=2",
+        1,
+        &["Expected replicas to be 2, was 3"],
+    ),
+    (
+        "scale federatedservice/chat --replicas=5 --current-replicas=3",
+        0,
+        &["chat scaled"],
+    ),
+    (
+        "scale federatedservice/chat --replicas=6 --dry-run=server",
+        0,
+        &["chat scaled (server dry run)"],
+    ),
+    (
+        "get federatedservice chat --subresource=scale -o jsonpath={.kind}:{.spec.replicas}",
+        0,
+        &["Scale:5"],
+    ),
+    (
+        "scale federatedservice/chat --replicas=1000000",
+        1,
+        &["spec.replicas"],
+    ),
+    (
+        "scale workloadclass/batch-short --replicas=2",
+        1,
+        &["could not find the requested resource"],
+    ),
+    ("delete federatedservice chat", 0, &["\"chat\" deleted"]),
+];
+
 /// The files that rows name.
 fn files(fleet: &Deployment) -> Vec<(&'static str, String)> {
     let job = || JobBuilder::new("train").pods(2, 8);
@@ -358,7 +407,15 @@ fn files(fleet: &Deployment) -> Vec<(&'static str, String)> {
     let unit = JobBuilder::new("unit").with("/spec/maxRuntime", json!("3 parsecs"));
     let class = JobBuilder::new("class").with("/spec/workloadClass", json!("nosuch"));
     let kind = JobBuilder::new("kind").with("/kind", json!("FederatedJobb"));
+    let roles = job().build()["spec"]["roles"].take();
+    let service = JobBuilder::new("chat")
+        .with("/kind", json!("FederatedService"))
+        .with(
+            "/spec",
+            json!({"workloadClass": "inference-degradable", "replicas": 2, "roles": roles}),
+        );
     let texts = [
+        ("service", service.text()),
         ("fleet", fleet_document()),
         ("train", job().text()),
         (
@@ -392,7 +449,7 @@ async fn commands_end_and_speak_as_they_do_everywhere() {
     };
     let fleet = Deployment::of_hubs(&DeploymentPlan::default()).await;
     let files = files(&fleet);
-    for (line, code, says) in [DISCOVERY, APPLY, READ, CHANGE, WRONG, DELETE].concat() {
+    for (line, code, says) in [DISCOVERY, APPLY, READ, CHANGE, WRONG, DELETE, SCALE].concat() {
         let mut typed = line.to_owned();
         for (name, path) in &files {
             typed = typed.replace(&format!("{{{name}}}"), path);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use meridian_api::errors as nouns;
 use meridian_api::kinds::{ALL, KindInfo};
 use meridian_apiserver::{
-    Column, FieldError, FieldReason, Kind, KindHooks, Registry, RegistryError, Scope,
+    Column, FieldError, FieldReason, Kind, KindHooks, Registry, RegistryError, ScalePaths, Scope,
 };
 use meridian_store::keys::ObjectKey;
 use serde_json::Value;
@@ -62,6 +62,10 @@ fn kind(info: KindInfo, hooks: Arc<dyn KindHooks>) -> Kind {
         columns: info.columns.iter().map(column).collect(),
         hooks,
         has_status: info.has_status,
+        scale: (info.plural == SERVICES).then_some(ScalePaths {
+            spec: "/spec/replicas",
+            status: "/status/ready",
+        }),
     }
 }
 

@@ -82,6 +82,7 @@ fn kind(names: (&str, &str, &str, &str), scope: Scope, columns: Vec<Column>) -> 
         columns,
         hooks: Arc::new(NoHooks),
         has_status: true,
+        scale: None,
     }
 }
 

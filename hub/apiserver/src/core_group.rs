@@ -46,6 +46,7 @@ pub(crate) fn kinds() -> [Kind; 2] {
         },
         hooks: Arc::new(NoHooks),
         has_status: false,
+        scale: None,
     };
     [
         kind("Namespace", "namespaces", "namespace", "ns", Scope::Cluster),

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::core_group;
 use crate::kind::{Kind, Registry, Scope};
 use crate::negotiate::DiscoveryForm;
+use crate::scale;
 
 /// What can be done with objects of a kind.
 const VERBS: [&str; 8] = [
@@ -20,7 +21,7 @@ const VERBS: [&str; 8] = [
     "update",
     "watch",
 ];
-/// What can be done with their status.
+/// What can be done with their status, and with their scale.
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// A kind and what can be done with it.
@@ -107,6 +108,17 @@ fn resource_list(group_version: &str, kinds: &[Served<'_>]) -> Value {
                 "verbs": STATUS_VERBS,
             }));
         }
+        if kind.scale.is_some() {
+            resources.push(json!({
+                "name": format!("{}/scale", kind.plural),
+                "singularName": "",
+                "namespaced": kind.scope == Scope::Namespaced,
+                "group": scale::GROUP,
+                "version": scale::VERSION,
+                "kind": scale::KIND,
+                "verbs": STATUS_VERBS,
+            }));
+        }
     }
     json!({
         "kind": "APIResourceList",
@@ -180,10 +192,22 @@ fn aggregated_version(version: &str, kinds: &[Served<'_>]) -> Value {
                 "shortNames": kind.short_names,
                 "categories": kind.categories,
             });
+            let mut subresources = Vec::new();
             if kind.has_status {
-                resource["subresources"] = json!([{
+                subresources.push(json!({
                     "subresource": "status", "responseKind": response, "verbs": STATUS_VERBS,
-                }]);
+                }));
+            }
+            if kind.scale.is_some() {
+                let response = json!({
+                    "group": scale::GROUP, "version": scale::VERSION, "kind": scale::KIND,
+                });
+                subresources.push(json!({
+                    "subresource": "scale", "responseKind": response, "verbs": STATUS_VERBS,
+                }));
+            }
+            if !subresources.is_empty() {
+                resource["subresources"] = json!(subresources);
             }
             resource
         })

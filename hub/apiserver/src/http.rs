@@ -3,6 +3,8 @@
 //! Owns the router, limits on bodies and time, status codes and headers. Every error leaves as a
 //! `metav1.Status`. Never touches the store: all goes through [`Resources`].
 
+mod subresources;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -260,6 +262,10 @@ impl Server {
             Route::Status(kind, namespace, name) => {
                 self.status(&call, &kind, namespace.as_deref(), &name).await
             }
+            Route::Scale(kind, scaled, namespace, name) => {
+                let of = (namespace.as_deref(), name.as_str());
+                self.scale(&call, &kind, scaled, of).await
+            }
             Route::Namespaces(name) => self.namespaces(&call, name.as_deref()).await,
             Route::Events(path) => self.events(&call, &path).await,
             Route::ServerVersion
@@ -313,7 +319,8 @@ impl Server {
             | Route::Events(_)
             | Route::Collection(..)
             | Route::Item(..)
-            | Route::Status(..) => None,
+            | Route::Status(..)
+            | Route::Scale(..) => None,
         };
         found
             .map(|document| Answer::json(&document))
@@ -399,31 +406,6 @@ impl Server {
                 .await?
         } else {
             self.patch(call, kind, namespace, name, None).await?
-        };
-        self.written(call, kind, written, StatusCode::OK)
-    }
-
-    async fn status(
-        &self,
-        call: &Call,
-        kind: &Arc<Kind>,
-        namespace: Option<&str>,
-        name: &str,
-    ) -> Result<Answer, ApiStatus> {
-        if call.reads() {
-            return self.read_one(call, kind, namespace, name).await;
-        }
-        let written = if call.method == Method::PUT {
-            let decoded = decode(&call.body, Format::of(call.content_type())?)?;
-            let options = call.query.write_options(decoded.duplicates)?;
-            let object = &decoded.value;
-            let resources = &self.resources;
-            resources
-                .update_status(&call.request, kind, namespace, name, object, &options)
-                .await?
-        } else {
-            self.patch(call, kind, namespace, name, Some("status"))
-                .await?
         };
         self.written(call, kind, written, StatusCode::OK)
     }

@@ -186,6 +186,17 @@ pub struct Kind {
     pub hooks: Arc<dyn KindHooks>,
     /// True when status is written apart from the spec, at `/status`.
     pub has_status: bool,
+    /// Where it says how many replicas there are; `None` = it has no `/scale`.
+    pub scale: Option<ScalePaths>,
+}
+
+/// Where an object says how many replicas it asks for and has, as JSON pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScalePaths {
+    /// Asked for: `/spec/replicas`. Objects have the field.
+    pub spec: &'static str,
+    /// There are: `/status/ready`.
+    pub status: &'static str,
 }
 
 impl fmt::Debug for Kind {
@@ -358,6 +369,7 @@ pub(crate) mod tests {
             columns: Vec::new(),
             hooks: Arc::new(NoHooks),
             has_status: true,
+            scale: None,
         }
     }
 

@@ -30,6 +30,7 @@ mod read;
 mod render;
 mod resources;
 mod route;
+mod scale;
 mod schema;
 mod selectors;
 mod status;
@@ -44,7 +45,8 @@ pub use admission::{
 };
 pub use http::{MAX_BODY_BYTES, router};
 pub use kind::{
-    Column, FieldError, FieldReason, Kind, KindHooks, NoHooks, Registry, RegistryError, Scope,
+    Column, FieldError, FieldReason, Kind, KindHooks, NoHooks, Registry, RegistryError, ScalePaths,
+    Scope,
 };
 pub use patch::PatchType;
 pub use read::{List, ListOptions, VersionMatch};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::kind::{Kind, Registry, Scope};
+use crate::kind::{Kind, Registry, ScalePaths, Scope};
 use crate::metadata;
 use crate::status::{ApiStatus, StatusReason};
 
@@ -39,6 +39,8 @@ pub(crate) enum Route {
     Item(Arc<Kind>, Option<String>, String),
     /// Its status.
     Status(Arc<Kind>, Option<String>, String),
+    /// Its scale.
+    Scale(Arc<Kind>, ScalePaths, Option<String>, String),
 }
 
 /// Reads a path.
@@ -121,6 +123,10 @@ fn object(registry: &Registry, group: &str, version: &str, rest: &[&str]) -> Opt
         [] => Some(Route::Collection(kind, namespace)),
         [name] => Some(Route::Item(kind, namespace, named(name)?)),
         [name, "status"] if kind.has_status => Some(Route::Status(kind, namespace, named(name)?)),
+        [name, "scale"] => {
+            let paths = kind.scale?;
+            Some(Route::Scale(kind, paths, namespace, named(name)?))
+        }
         _ => None,
     }
 }
@@ -139,6 +145,10 @@ mod tests {
         gadget.plural = "gadgets".into();
         gadget.scope = Scope::Cluster;
         gadget.has_status = false;
+        gadget.scale = Some(ScalePaths {
+            spec: "/spec/replicas",
+            status: "/status/ready",
+        });
         let registry = Registry::new(vec![crate::kind::tests::widget(), gadget]).unwrap();
         let read = |path: &str| {
             parse(&registry, path)
@@ -151,6 +161,7 @@ mod tests {
             ("/apis/test.dev/v1/namespaces/n/widgets/a", "Item"),
             ("/apis/test.dev/v1/namespaces/n/widgets/a/status", "Status"),
             ("/apis/test.dev/v1/gadgets/a", "Item"),
+            ("/apis/test.dev/v1/gadgets/a/scale", "Scale"),
             ("/api/v1/namespaces/n/events", "Events"),
             ("/api/v1/namespaces/n", "Namespaces"),
             (

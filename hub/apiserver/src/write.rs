@@ -47,12 +47,8 @@ impl Resources {
         object: &Value,
         options: &WriteOptions,
     ) -> Result<Written, ApiStatus> {
-        let target = Target {
-            kind,
-            key: kind.key(namespace, name),
-            half: Half::Spec,
-        };
-        self.rewrite(request, &target, options, &|_| Ok(object.clone()))
+        let replaced = |_: &Value| Ok(object.clone());
+        self.change(request, kind, (namespace, name), &replaced, options)
             .await
     }
 
@@ -103,6 +99,23 @@ impl Resources {
         };
         let patched = |before: &Value| patch::apply(patch_type, before, patch);
         self.rewrite(request, &target, options, &patched).await
+    }
+
+    /// Changes the object from what is stored to what `incoming` makes of it.
+    pub(crate) async fn change(
+        &self,
+        request: &Request,
+        kind: &Kind,
+        (namespace, name): (Option<&str>, &str),
+        incoming: &(dyn Fn(&Value) -> Result<Value, ApiStatus> + Sync),
+        options: &WriteOptions,
+    ) -> Result<Written, ApiStatus> {
+        let target = Target {
+            kind,
+            key: kind.key(namespace, name),
+            half: Half::Spec,
+        };
+        self.rewrite(request, &target, options, incoming).await
     }
 
     async fn rewrite(
