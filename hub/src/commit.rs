@@ -16,7 +16,7 @@ use meridian_api::meta::{Condition, ConditionStatus};
 use meridian_api::quantity::{GpuQuantity, Time};
 use meridian_api::units::{Millis, UnixMillis};
 use meridian_policies::model::{
-    Contact, HeldIx, Lapse, Lapsed, Placed, Plan, Preemption, Regraded, Snapshot,
+    Contact, HeldIx, Lapse, Lapsed, Placed, Plan, Preemption, Regraded, Snapshot, Vacating,
 };
 use meridian_runtime::Clock;
 use meridian_store::keys::{self, ObjectKey, Part};
@@ -25,7 +25,7 @@ use meridian_store::{Compare, Operation, SharedStore, StoreError};
 use crate::decision::{placement_change, regrade_change};
 use crate::explanations::{Explained, headline};
 use crate::fence::{Commit, Fence, put};
-use crate::holds::{hold_change, lapse_change};
+use crate::holds::{hold_change, lapse_change, vacate_change};
 use crate::journal::{Gravity, Journal, JournalEntry};
 use crate::metrics::{
     ClusterLabels, CommitLabels, Metrics, PendingLabels, PoolLabels, contact_number,
@@ -49,6 +49,7 @@ enum Step<'a> {
     End(&'a Lapsed),
     Place(&'a Placed),
     Hold(&'a Preemption),
+    Vacate(&'a Vacating),
 }
 
 /// The decisions of a plan in their order. A hold whose gang is placed elsewhere ends in the write
@@ -65,6 +66,7 @@ fn steps(plan: &Plan) -> Vec<Step<'_>> {
         steps.push(Step::Place(placed));
     }
     steps.extend(made.map(Step::Hold));
+    steps.extend(plan.vacating.iter().map(Step::Vacate));
     steps
 }
 
@@ -159,11 +161,18 @@ impl Committer {
                 Step::End(lapsed) => lapse_change(model, snapshot, *lapsed),
                 Step::Place(placed) => placement_change(model, snapshot, placed, fence.term),
                 Step::Hold(made) => hold_change(model, snapshot, &labelled.hosts, made, fence.term),
+                Step::Vacate(leaving) => {
+                    vacate_change(model, snapshot, &labelled.hosts, leaving, fence.term)
+                }
             };
             match (self.decision(model, fence, change).await?, step) {
                 (Decided::Written, Step::Place(placed)) => self.placed(snapshot, placed),
                 (Decided::Written, Step::Hold(made)) => {
                     self.metrics.preemptions.inc_by(made.victims.len() as u64);
+                }
+                (Decided::Written, Step::Vacate(leaving)) => {
+                    let victims = leaving.victims.len() as u64;
+                    self.metrics.preemptions.inc_by(victims);
                 }
                 (Decided::Written | Decided::Dropped, _) => {}
                 (Decided::Conflict(at), _) => return Ok(Some(at)),

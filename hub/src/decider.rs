@@ -481,7 +481,8 @@ impl Decider {
         }
         self.chores.noted = true;
         self.next_look = self.look_again();
-        if self.model.waiting().is_empty() && self.model.holds().next().is_none() {
+        let asks = !self.model.waiting().is_empty() || self.model.has_reservations();
+        if !asks && self.model.holds().next().is_none() {
             // Nobody asks for anything: nothing to decide, and nothing to explain.
             let (revision, decided) = (self.model.revision(), self.options.clock.wall());
             self.options.explanations.publish(Explained {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use meridian_api::ids::{Epoch, GangId, Revision, Term};
 use meridian_api::units::{MilliGpus, Resources, UnixMillis};
 use meridian_policies::model::{
-    Hold, HoldRoom, HostIx, Lapse, Lapsed, Preemption, Rule, Snapshot, Victim, Yield,
+    Hold, HoldRoom, HostIx, Lapse, Lapsed, Preemption, Rule, Snapshot, Vacating, Victim, Yield,
 };
 use meridian_policies::preempt::given_up;
 use meridian_policies::preempt::words::work;
@@ -55,6 +55,9 @@ pub struct HoldRecord {
     pub decided: UnixMillis,
     /// It ends then, met or not.
     pub until: UnixMillis,
+    /// The reservation for whose block others leave; absent = it is for a gang.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<String>,
 }
 
 /// Alike hosts of which the same amount is kept.
@@ -245,7 +248,65 @@ fn stored(snapshot: &Snapshot, hosts: &[HostId], hold: &Hold, job: &str, term: T
         victims: Vec::new(),
         decided: hold.since,
         until: hold.until,
+        block: None,
     }
+}
+
+/// Orders for one reservation that may be under way at a time: those of one block follow each other
+/// within minutes, and each is gone a minute after its last victim.
+const ORDERS: u32 = 16;
+
+/// The write by which those in the way of a block go; `None` when the reservation is gone
+/// meanwhile, or has too many such orders under way.
+#[must_use]
+pub(crate) fn vacate_change(
+    model: &Model,
+    snapshot: &Snapshot,
+    hosts: &[HostId],
+    leaving: &Vacating,
+    term: Term,
+) -> Option<Change> {
+    let row = snapshot.reserved.get(leaving.reserved as usize)?;
+    let reservation = model.catalog.reservations.get(&row.name)?;
+    let uid = reservation.value.metadata.uid?;
+    let mut orders = (0..ORDERS).map(|index| GangId { job: uid, index });
+    let gang = orders.find(|gang| model.hold(*gang).is_none())?;
+    let pool = &snapshot.pools[row.pool.index()];
+    let victims = leaving.victims.iter();
+    let record = HoldRecord {
+        gang,
+        job: format!("reservation {}", row.name),
+        tenant: snapshot.tenants[row.tenant.index()].name.clone(),
+        cluster: snapshot.clusters[pool.cluster.index()].name.clone(),
+        pool: pool.name.clone(),
+        flavor: snapshot.flavors[pool.flavor.index()].name.clone(),
+        term,
+        pods: Vec::new(),
+        resources: Resources::default(),
+        room: Vec::new(),
+        ledger: Vec::new(),
+        victims: victims.map(|it| victim(snapshot, hosts, it)).collect(),
+        decided: snapshot.now,
+        until: leaving.until,
+        block: Some(row.name.clone()),
+    };
+    let key = keys::hold(gang);
+    let mut compares = vec![
+        Compare::ModRevision(keys::policy_head(), snapshot.policy_head),
+        Compare::ModRevision(keys::ledger_head(), model.ledger_head()),
+        Compare::ModRevision(key.clone(), Revision(0)),
+    ];
+    compares.extend(victim_compares(model, &record));
+    Some(Change {
+        subject: Subject::Gang(gang),
+        why: Operation::CommitDecision,
+        compares,
+        ops: vec![
+            put(key, record.to_json()),
+            put(keys::ledger_head(), gang.to_string()),
+        ],
+        told: None,
+    })
 }
 
 fn victim(snapshot: &Snapshot, hosts: &[HostId], victim: &Victim) -> StoredVictim {
@@ -313,6 +374,7 @@ pub(crate) fn lapse_change(model: &Model, snapshot: &Snapshot, lapsed: Lapsed) -
         Lapse::NotWanted => "its gang does not wait any more",
         Lapse::Closed => "its pool takes no new work",
         Lapse::PlacedElsewhere => "its gang found another place",
+        Lapse::Done => "everybody has gone who was to go",
     };
     let record = &stored.record;
     let told = format!(

@@ -114,9 +114,16 @@ fn full() -> Fixture {
     fixture
 }
 
+/// As [`half_used`], and a job of a higher class wants a whole host.
+fn half_full(location: &[&str]) -> Fixture {
+    let mut fixture = half_used(location);
+    asked_for(&mut fixture);
+    fixture
+}
+
 /// Half a host is used by a job that saves its work in `location`, half of another by strangers:
 /// the job would fit there.
-fn half_full(location: &[&str]) -> Fixture {
+fn half_used(location: &[&str]) -> Fixture {
     let mut fixture = Fixture::new(2);
     let roles = json!([{"name": "worker", "replicas": 2, "gpus": 2,
                         "resources": {"cpu": "2", "memory": "512Mi"}, "template": {"a": 1}}]);
@@ -129,7 +136,6 @@ fn half_full(location: &[&str]) -> Fixture {
     row.gpus = MilliGpus::cards(4);
     fixture.put(&format!("placements/{JOB}/0"), &row.to_json());
     digest_of(&mut fixture, GangStep::Running, cards(4), &[half()]);
-    asked_for(&mut fixture);
     fixture
 }
 
@@ -333,4 +339,46 @@ fn nobody_goes_on_where_its_work_cannot_be_read() {
     assert_eq!(labelled.snapshot.movable.len(), 1);
     let does = &plan.preemptions[0].victims[0].does;
     assert_eq!(*does, Yield::Evict);
+}
+
+#[test]
+fn who_stands_where_a_block_begins_goes_for_it_and_is_spared_without_it() {
+    let mut fixture = half_used(&["eu"]);
+    fixture.object("tenants/-/wing", "Tenant", &json!({}));
+    let reservation = |until: i64| {
+        let time = |at: i64| meridian_api::quantity::Time(UnixMillis(at)).to_string();
+        let spec = json!({
+            "tenant": "wing",
+            "schedule": {"from": time(NOW.0 + 60_000), "until": time(until)},
+            "capacity": {"flavor": "h100-80gb", "hosts": 2, "cluster": "euw-a", "pool": "h100"},
+        });
+        let object = json!({
+            "apiVersion": "meridian.dev/v1alpha1", "kind": "Reservation", "spec": spec,
+            "metadata": {"name": "eval", "uid": Uid(88).to_string(), "generation": 1},
+        });
+        object.to_string()
+    };
+    let key = "objects/reservations/-/eval/spec";
+    fixture.put(key, reservation(NOW.0 * 1_000).as_bytes());
+    let (labelled, plan) = decided(&fixture);
+    assert_eq!(plan.vacating.len(), 1, "{plan:?}");
+    let leaving = &plan.vacating[0];
+    let (snapshot, hosts) = (&labelled.snapshot, &labelled.hosts);
+    let change = vacate_change(&fixture.model, snapshot, hosts, leaving, Term(1));
+    fixture.carry_out(&change.expect("it is there"));
+    let drains = settle_gang(&fixture.model, gang(0), NOW).expect("a hold names it");
+    let told = drains.told.clone().expect("it is told").1;
+    assert!(told.contains("makes room for reservation eval"), "{told}");
+    fixture.carry_out(&drains);
+    let (_, plan) = decided(&fixture);
+    assert_eq!((&plan.vacating, &plan.lapsed), (&Vec::new(), &Vec::new()));
+    // It is over before it begins.
+    fixture.put(key, reservation(NOW.0 - 1).as_bytes());
+    let (labelled, plan) = decided(&fixture);
+    let change = lapse_change(&fixture.model, &labelled.snapshot, plan.lapsed[0]);
+    fixture.carry_out(&change.expect("it stands"));
+    let spared = settle_gang(&fixture.model, gang(0), NOW).expect("no hold names it");
+    fixture.carry_out(&spared);
+    let row = &fixture.model.placement(gang(0)).expect("it runs").record;
+    assert_eq!(row.state, State::Running);
 }

@@ -21,8 +21,9 @@ use crate::model::{
 use crate::quota::{ancestry, from_the_leaves};
 
 /// Rows of everything that is held, then of everything that the plan places, then of everything
-/// that it makes room for, then of the next places of those who make it. What was held for a gang in earlier rounds counts, too, unless the hold
-/// ends in this plan; its rows are written when it is placed.
+/// that it makes room for, then of the next places of those who make it. What was held for a gang
+/// in earlier rounds counts, too, unless the hold ends in this plan; its rows are written when it
+/// is placed.
 #[must_use]
 pub fn rows(
     snapshot: &Snapshot,

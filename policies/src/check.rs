@@ -63,6 +63,7 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<Violation> {
             preemption::rooms_with_holds(snapshot, plan, &mut found);
         }
         reserved::blocks_stay_whole(snapshot, plan, &mut found);
+        reserved::vacating(snapshot, plan, &mut found);
         ledger::limits(snapshot, plan, &mut found);
         ledger::limits_of_jobs(snapshot, plan, &mut found);
         ledger::rows_add_up(snapshot, plan, &mut found);

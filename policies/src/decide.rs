@@ -26,6 +26,7 @@ use crate::order::{Order, Queue};
 use crate::place::Places;
 use crate::pools::PoolState;
 use crate::preempt::Preemptions;
+use crate::preempt::blocks::vacate;
 use crate::quota::{Entries, Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
 use crate::shares::Shares;
@@ -77,6 +78,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     let left = round.borrowers_last(passed_over);
     let unplaced = causes::explain(&mut round, &left);
     let returning = overflow::returns(&round);
+    let vacating = vacate(&round);
     let Preemptions { made, lapsed, .. } = round.preemptions;
     let mut preemptions = made;
     let regraded = write_rows(snapshot, &mut placements, &mut preemptions, &lapsed);
@@ -87,6 +89,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         returning,
         preemptions,
         lapsed,
+        vacating,
     }
 }
 

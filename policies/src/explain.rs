@@ -10,7 +10,7 @@ use meridian_api::units::UnixMillis;
 
 use crate::diagnosis::{amount, cards};
 use crate::model::{Cause, Placed, Plan, Snapshot, Unplaced, WaitingIx};
-use crate::preempt::words::lines;
+use crate::preempt::words::{lines, victim_line};
 
 /// The plan as text: first what is placed, in order of decision, with hosts and score, then the
 /// queue with every reason. Equal plans give equal text.
@@ -30,6 +30,20 @@ pub fn render(snapshot: &Snapshot, plan: &Plan) -> String {
     for made in &plan.preemptions {
         for words in lines(snapshot, made) {
             line(&mut text, format_args!("  {words}"));
+        }
+    }
+    for leaving in &plan.vacating {
+        let row = snapshot.reserved.get(leaving.reserved as usize);
+        let name = row.map_or("?", |row| row.name.as_str());
+        line(
+            &mut text,
+            format_args!("reservation {name} is about to begin"),
+        );
+        for victim in &leaving.victims {
+            line(
+                &mut text,
+                format_args!("  {}", victim_line(snapshot, victim)),
+            );
         }
     }
     for lapsed in &plan.lapsed {

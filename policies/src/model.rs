@@ -22,7 +22,7 @@ pub use crate::choice::terms::{
 pub use gang::{GangShape, RoleShape, SliceShape};
 pub use preemption::{
     ClassRule, EvictedBy, Hold, HoldRoom, HostRow, Lapse, Lapsed, Leaves, Leaving, Movable,
-    NextPlace, Preemption, Rule, Seat, Stage, Standing, Victim, Yield,
+    NextPlace, Preemption, Rule, Seat, Stage, Standing, Vacating, Victim, Yield,
 };
 pub use score::Score;
 pub use shared::Shared;
@@ -467,6 +467,9 @@ pub struct Plan {
     /// Holds that end without their gang placed on them.
     #[serde(default)]
     pub lapsed: Vec<Lapsed>,
+    /// Blocks that are about to begin, with those who go for them.
+    #[serde(default)]
+    pub vacating: Vec<Vacating>,
 }
 
 /// A placement that stands on other quota than before: others use theirs again, or quota changed.

@@ -145,7 +145,8 @@ impl<'a> Ledger<'a> {
             let place = row.place(snapshot);
             (row.tenant, place, row.resources, row.gang.job)
         });
-        let holds = snapshot.holds.iter().map(|hold| {
+        let holds = snapshot.holds.iter().filter(|hold| hold.block.is_none());
+        let holds = holds.map(|hold| {
             let place = hold.place(snapshot);
             (hold.tenant, place, hold.resources, hold.gang.job)
         });

@@ -230,6 +230,50 @@ impl Blocks {
     }
 }
 
+/// What the blocks of one pool need at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    /// Row of the first block that begins then.
+    pub(crate) row: u32,
+    /// When; at present for those that hold.
+    pub(crate) at: UnixMillis,
+    pub(crate) lead: Millis,
+    /// Most hosts on which those in the way may stand.
+    pub(crate) spare: u64,
+    pub(crate) in_the_way: Vec<HeldIx>,
+}
+
+impl Blocks {
+    /// What all blocks need, by pool, then in the order of time.
+    pub(crate) fn claims(&self, snapshot: &Snapshot) -> Vec<Claim> {
+        let claim = |moment: &Moment| {
+            let begins = |block: &&Block| {
+                let from = snapshot.reserved[block.row].from;
+                from.max(snapshot.now) == moment.at
+            };
+            let first = moment.blocks.iter().find(begins)?;
+            let hosts = self.hosts.get(&moment.pool)?;
+            let needed = moment.blocks.iter().map(|block| {
+                let (most, _) = block.used;
+                block.wanted.max(most)
+            });
+            let needed = needed.fold(0, u64::saturating_add);
+            let held = (0..).map(HeldIx).zip(&snapshot.held);
+            let here = held.filter(|(_, held)| held.pool == Some(moment.pool));
+            let in_the_way =
+                here.filter(|(_, held)| moment.stance(snapshot, holder(held)) == Stance::InTheWay);
+            Some(Claim {
+                row: u32::try_from(first.row).ok()?,
+                at: moment.at,
+                lead: moment.lead,
+                spare: hosts.count.saturating_sub(needed),
+                in_the_way: in_the_way.map(|(ix, _)| ix).collect(),
+            })
+        };
+        self.moments.iter().filter_map(claim).collect()
+    }
+}
+
 impl Moment {
     fn stance(&self, snapshot: &Snapshot, who: Who) -> Stance {
         let rows = || {

@@ -14,7 +14,8 @@ use meridian_api::kinds::{Reservation, TimeWindow};
 use meridian_api::meta::{Condition, ConditionStatus};
 use meridian_api::quantity::{GpuQuantity, Time};
 use meridian_api::units::UnixMillis;
-use meridian_policies::model::{HeldIx, Lends, Pool, PoolIx, Reserved, Snapshot};
+use meridian_policies::model::{ClassRule, HeldIx, Lends, Pool, PoolIx, Reserved, Snapshot};
+use meridian_policies::preempt::blocks::{lets_go, told_ahead};
 use meridian_policies::reserved::{BlockState, block_states};
 
 use super::snapshot::{Ordinals, Situation};
@@ -91,12 +92,25 @@ impl Model {
         rows
     }
 
-    /// When the next reservation begins or ends.
+    /// True when a block may have to be made whole though nobody waits.
+    pub(crate) fn has_reservations(&self) -> bool {
+        !self.catalog.reservations.is_empty()
+    }
+
+    /// When the next reservation begins or ends, or those in the way of one are told.
     pub(crate) fn next_reservation_edge(&self, now: UnixMillis) -> Option<UnixMillis> {
+        let classes = self.catalog.classes.values();
+        let rules = classes.map(|class| ClassRule::new(&class.value.spec, |_| false));
+        let rules: Vec<ClassRule> = rules.collect();
+        let ahead = told_ahead(rules.iter());
         let reservations = self.catalog.reservations.values();
         let edges = reservations.flat_map(|reservation| {
             let spans = self.spans(&reservation.value, now);
-            spans.into_iter().flat_map(|span| [span.from, span.until])
+            let lead = reservation.value.spec.lead_time.0.saturating_add(ahead);
+            let told =
+                move |span: &Opening| UnixMillis(span.from.0.saturating_sub_unsigned(lead.0));
+            let edges = move |span: Opening| [told(&span), span.from, span.until];
+            spans.into_iter().flat_map(edges)
         });
         edges.filter(|at| *at > now && *at < FOREVER).min()
     }
@@ -196,8 +210,18 @@ impl Model {
                 (ConditionStatus::True, "HostsReady", String::new())
             }
             Some(state) => {
+                let stays = |ix: &&HeldIx| {
+                    let held = snapshot.held.get(ix.index());
+                    let class = held.and_then(|held| snapshot.classes.get(held.class.index()));
+                    class.is_some_and(|class| !lets_go(&class.rule))
+                };
+                let stay: Vec<HeldIx> = state.in_the_way.iter().filter(stays).copied().collect();
+                let stay = match stay.as_slice() {
+                    [] => String::new(),
+                    stay => format!("; not to be stopped: {}", self.names(stay, snapshot)),
+                };
                 let message = format!(
-                    "{} of {} hosts are certain; in the way: {}",
+                    "{} of {} hosts are certain; in the way: {}{stay}",
                     hosts.ready,
                     hosts.reserved,
                     self.names(&state.in_the_way, snapshot),

@@ -157,6 +157,7 @@ impl Model {
                 victims: leaving.collect(),
                 since: record.decided,
                 until: record.until,
+                block: record.block.clone(),
             })
         };
         self.holds().filter_map(row).collect()

@@ -4,10 +4,15 @@
 //! stand empty. Computed anew for each placement from all that stands in the pool; no code of
 //! `reserved` is used.
 
+use std::collections::BTreeSet;
+
+use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::units::UnixMillis;
 
 use super::{Found, Hosts, hosts, report, take_from};
-use crate::model::{ClassIx, Placed, Plan, PoolIx, Reserved, Snapshot, TenantIx};
+use crate::model::{
+    ClassIx, Held, Placed, Plan, PoolIx, Reserved, Role, Rule, Snapshot, TenantIx, Victim, Yield,
+};
 
 /// Work in the pool: whose, from when to when, how large.
 #[derive(Clone, Copy)]
@@ -88,6 +93,89 @@ fn in_pool(snapshot: &Snapshot, pool: PoolIx, placements: &[&Placed], found: &mu
                 report(found, "S20", message);
             }
         }
+    }
+}
+
+/// Only who is in the way of a block that is about to begin goes for it, and only who may be made
+/// to (S14).
+pub(super) fn vacating(snapshot: &Snapshot, plan: &Plan, found: &mut Found) {
+    let holds = snapshot.holds.iter().flat_map(|hold| &hold.victims);
+    let mut hit: BTreeSet<_> = holds.map(|it| it.held).collect();
+    let made = plan.preemptions.iter().flat_map(|made| &made.victims);
+    hit.extend(made.map(|it| it.held));
+    let notices = snapshot.classes.iter().map(|class| class.rule.notice.0);
+    let ahead = i128::from(notices.max().unwrap_or(0)) + 60_000;
+    for leaving in &plan.vacating {
+        let Some(row) = snapshot.reserved.get(leaving.reserved as usize) else {
+            report(found, "S14", format!("no reservation {}", leaving.reserved));
+            continue;
+        };
+        let mut wrong = |what: String| {
+            report(
+                found,
+                "S14",
+                format!("room for reservation {}: {what}", row.name),
+            );
+        };
+        let now = i128::from(snapshot.now.0);
+        let empty_by = i128::from(row.from.0) - i128::from(row.lead.0);
+        if now + ahead < empty_by || row.until <= snapshot.now {
+            wrong("it is not about to begin".to_owned());
+        }
+        for victim in &leaving.victims {
+            let Some(held) = snapshot.held.get(victim.held.index()) else {
+                wrong(format!("no placement {}", victim.held.0));
+                continue;
+            };
+            if !hit.insert(victim.held) {
+                wrong(format!("gang {} makes room twice", held.gang));
+            }
+            if let Some(what) = stays(snapshot, row, held, victim) {
+                wrong(format!("gang {} {what}", held.gang));
+            }
+        }
+    }
+}
+
+/// Why a placement may not be made to go for a block; `None` when it may.
+fn stays(
+    snapshot: &Snapshot,
+    row: &Reserved,
+    held: &Held,
+    victim: &Victim,
+) -> Option<&'static str> {
+    let work = Work {
+        tenant: held.tenant,
+        class: held.class,
+        since: held.since,
+        ends: held.ends,
+        pods: 0,
+        gpus: 0,
+        is_held: true,
+    };
+    let rule = &snapshot.classes[held.class.index()].rule;
+    let empty_by = i128::from(row.from.0) - i128::from(row.lead.0);
+    let gone = held.ends.is_some_and(|ends| i128::from(ends.0) <= empty_by);
+    let borrows = held.rows.iter().any(|it| it.role == Role::Borrowed);
+    let began = held.standing.started.unwrap_or(held.since);
+    let hits = held.standing.evictions.iter();
+    let hits = hits.filter(|at| snapshot.now.since(**at).0 < 3_600_000);
+    let is_evicted = victim.rule == Rule::Reserved && victim.does == Yield::Evict;
+    match () {
+        () if held.pool != Some(row.pool) => Some("stands elsewhere"),
+        () if held.standing.seats.is_empty() => Some("is not known to stand anywhere"),
+        () if may_use(snapshot, row, &work) => Some("is of those that it is for"),
+        () if row.from > snapshot.now && gone => Some("has ended by then"),
+        () if matches!(rule.how, Manner::Never | Manner::ShrinkToFloor) => {
+            Some("is of a class that is never stopped")
+        }
+        () if rule.is_shielded && !borrows => Some("is protected by the windows of its class"),
+        () if snapshot.now.since(began) < rule.min_runtime => {
+            Some("has not run for its least time")
+        }
+        () if hits.count() >= 3 => Some("was hit three times in this hour"),
+        () if !is_evicted => Some("goes by another rule"),
+        () => None,
     }
 }
 

@@ -148,6 +148,10 @@ pub struct Hold {
     pub since: UnixMillis,
     /// It ends then, met or not.
     pub until: UnixMillis,
+    /// The reservation for whose block others leave, if it is for one: then it has no gang, and
+    /// keeps nothing itself.
+    #[serde(default)]
+    pub block: Option<String>,
 }
 
 impl Hold {
@@ -199,6 +203,8 @@ pub enum Rule {
     LowerClass,
     /// It moves within its pool, so that whole hosts come free for the gang that waits longest.
     Compaction,
+    /// It stands where hosts are reserved for others.
+    Reserved,
 }
 
 impl Rule {
@@ -210,6 +216,7 @@ impl Rule {
             Self::Reclaim => "it holds what the other's tenant lent",
             Self::OverShare => "it borrows, and the other's tenant does not",
             Self::LowerClass => "its class is lower",
+            Self::Reserved => "its hosts are reserved for others",
             Self::Compaction => "it fits beside others, and leaves whole hosts free",
         }
     }
@@ -313,6 +320,17 @@ pub struct Preemption {
     pub after: u32,
 }
 
+/// Those in the way of a block of a reservation go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vacating {
+    /// Row of `reserved`.
+    pub reserved: u32,
+    /// Who goes, by row.
+    pub victims: Vec<Victim>,
+    /// They have gone by then.
+    pub until: UnixMillis,
+}
+
 impl Preemption {
     /// The holds that the decision makes: the gang's own, with those who make room, then one for
     /// each of them that goes on elsewhere, in their order.
@@ -334,6 +352,7 @@ impl Preemption {
                 victims: Vec::new(),
                 since: snapshot.now,
                 until: self.until,
+                block: None,
             }
         };
         let leaving = self.victims.iter().map(|victim| Leaving {
@@ -379,6 +398,8 @@ pub enum Lapse {
     Closed,
     /// Its gang got another place.
     PlacedElsewhere,
+    /// Everybody has gone who was to go for a block.
+    Done,
 }
 
 /// A hold that ends without its gang placed on it: victims that were not yet stopped stay.

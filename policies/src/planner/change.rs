@@ -147,6 +147,7 @@ impl Tables {
             selector.held.sort_unstable();
         }
         snapshot.overflowed.retain_mut(|row| stays(&mut row.held));
+        snapshot.movable.retain_mut(|row| stays(&mut row.held));
         for hold in &mut snapshot.holds {
             hold.victims.retain_mut(|row| stays(&mut row.held));
         }

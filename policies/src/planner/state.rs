@@ -153,6 +153,8 @@ impl State {
             returning,
             preemptions,
             lapsed,
+            // Rounds with reservations are decided in full.
+            vacating: Vec::new(),
             unplaced: Vec::new(),
         }
     }

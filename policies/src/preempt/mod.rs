@@ -7,12 +7,13 @@
 //! the room is there.
 //!
 //! ```text
-//! who may be taken (rules), or moved aside (compaction) -> what it costs (cost) -> hosts to clear (search) -> does the whole
-//! gang fit (fit) -> who need not go after all -> is there quota (ledger) -> who of them can go on
-//! elsewhere (moves) -> the cheapest pool
+//! who may be taken (rules), or moved aside (compaction) -> what it costs (cost) -> hosts to clear
+//! (search) -> does the whole gang fit (fit) -> who need not go after all -> is there quota (ledger)
+//! -> who of them can go on elsewhere (moves) -> the cheapest pool
 //! ```
 
 mod bids;
+pub mod blocks;
 mod candidates;
 mod compaction;
 mod cost;

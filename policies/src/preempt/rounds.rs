@@ -105,6 +105,11 @@ impl Preemptions {
         self.owners.keys().copied().chain(made)
     }
 
+    /// True for a placement that makes room already.
+    pub(super) fn is_taken(&self, ix: HeldIx) -> bool {
+        self.taken.get(ix.index()).copied().unwrap_or(false)
+    }
+
     /// True when room was made for the gang in this round.
     pub(crate) fn is_made(&self, ix: WaitingIx) -> bool {
         self.made.iter().any(|made| made.waiting == ix)
@@ -282,6 +287,9 @@ impl Round<'_> {
         ix: HoldIx,
         owner: Option<WaitingIx>,
     ) -> Result<Option<Placed>, Lapse> {
+        if let Some(block) = &hold.block {
+            return self.still_clears(hold, block).map(|()| None);
+        }
         let Some(owner) = owner else {
             return self.still_moves(hold, ix).map(|()| None);
         };
@@ -331,6 +339,21 @@ impl Round<'_> {
             found,
             score,
         )))
+    }
+
+    /// Those in the way of a block go as long as it is to begin, or holds.
+    fn still_clears(&self, hold: &Hold, block: &str) -> Result<(), Lapse> {
+        let mut rows = self.snapshot.reserved.iter();
+        if !rows.any(|row| row.name == block && Some(row.pool) == hold.pool) {
+            return Err(Lapse::NotWanted);
+        }
+        if hold.victims.is_empty() {
+            return Err(Lapse::Done);
+        }
+        if self.snapshot.now >= hold.until {
+            return Err(Lapse::Expired);
+        }
+        Ok(())
     }
 
     /// Room of a placement that goes on there is kept until it has left, and as long as anybody

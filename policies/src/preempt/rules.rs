@@ -113,7 +113,7 @@ fn claim(
     (asker.is_owner && borrows).then_some(Rule::OverShare)
 }
 
-fn is_young(held: &Held, rule: &ClassRule, now: UnixMillis) -> bool {
+pub(crate) fn is_young(held: &Held, rule: &ClassRule, now: UnixMillis) -> bool {
     let since = held.standing.started.unwrap_or(held.since);
     now.since(since) < rule.min_runtime
 }

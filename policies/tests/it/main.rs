@@ -30,3 +30,4 @@ mod reserved;
 mod rounds;
 mod several_roles;
 mod slots;
+mod vacating;

@@ -101,7 +101,9 @@ impl Engine<'_> {
         for (gang, ix) in holds.into_iter().zip((0..).map(HoldIx)) {
             match lapsed.get(&ix) {
                 Some(Lapse::PlacedElsewhere) => {}
-                Some(Lapse::Expired | Lapse::NotWanted | Lapse::Closed) => self.end_hold(gang),
+                Some(Lapse::Expired | Lapse::NotWanted | Lapse::Closed | Lapse::Done) => {
+                    self.end_hold(gang);
+                }
                 None => {
                     let waiting = &self.snapshot.waiting;
                     let is_its = |placed: &Placed| waiting[placed.waiting.index()].gang == gang;
