@@ -30,7 +30,7 @@ use crate::preempt::blocks::vacate;
 use crate::quota::{Entries, Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
 use crate::shares::Shares;
-use crate::slots::{Mask, Slot, aged, slots, without};
+use crate::slots::{Mask, Searched, Slot, aged, slots, without};
 
 /// Decides one round.
 ///
@@ -232,7 +232,9 @@ impl<'a> Round<'a> {
             standings: Standings::new(snapshot),
             kinds,
         };
-        let slots = slots(snapshot, &ledger, &blocks, &prepared.kinds, aged(snapshot));
+        let (kinds, oldest) = (&prepared.kinds, aged(snapshot));
+        let mut searched = Searched::default();
+        let slots = slots(snapshot, &ledger, &blocks, kinds, oldest, &mut searched);
         Self::with(snapshot, blocks, ledger, prepared, slots)
     }
 
@@ -520,6 +522,11 @@ impl<'a> Round<'a> {
             self.masks.iter_mut().for_each(|masks| masks.fill(None));
         }
         closed
+    }
+
+    /// The pools in which slots keep hosts.
+    pub(crate) fn pools_with_slots(&self) -> impl Iterator<Item = PoolIx> {
+        self.slots.iter().flatten().map(|slot| slot.pool)
     }
 
     /// Room of a pool as those see it who must leave these slots alone.

@@ -5,6 +5,7 @@
 //! iterates no hash map: the same input gives the same output on any machine.
 
 pub mod accounts;
+mod bits;
 pub mod books;
 mod candidates;
 mod causes;

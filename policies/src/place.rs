@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use meridian_api::units::{MilliGpus, Resources};
 
+use crate::bits::{PoolBits, ShapeBits};
 use crate::candidates::{
     Preference, Rate, allows_cluster, choice, is_open, lacks, preference_with,
 };
@@ -48,48 +49,6 @@ pub(crate) struct Asked {
     /// The candidates once more, those together that all quota rows count alike: a place there,
     /// and one bit for each pool.
     pub(crate) openings: Vec<(Place, PoolBits)>,
-}
-
-/// One bit for each pool, in the order of the table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PoolBits(Vec<u64>);
-
-impl PoolBits {
-    /// No pool of `pools`.
-    pub(crate) fn none(pools: usize) -> Self {
-        Self(vec![0; pools.div_ceil(64)])
-    }
-
-    /// Sets or clears the bit of a pool.
-    pub(crate) fn set(&mut self, pool: PoolIx, on: bool) {
-        if let Some(word) = self.0.get_mut(pool.index() / 64) {
-            let bit = 1 << (pool.index() % 64);
-            *word = if on { *word | bit } else { *word & !bit };
-        }
-    }
-}
-
-/// A bit for each shape and pool.
-struct ShapeBits {
-    words: usize,
-    bits: Vec<u64>,
-}
-
-impl ShapeBits {
-    fn row(&self, shape: u32) -> &[u64] {
-        let at = shape as usize * self.words;
-        self.bits.get(at..at + self.words).unwrap_or_default()
-    }
-
-    fn has(&self, shape: u32, pool: PoolIx) -> bool {
-        let word = self.bits[shape as usize * self.words + pool.index() / 64];
-        word & (1 << (pool.index() % 64)) != 0
-    }
-
-    fn set(&mut self, shape: u32, pool: PoolIx) {
-        let at = shape as usize * self.words + pool.index() / 64;
-        self.bits[at] |= 1 << (pool.index() % 64);
-    }
 }
 
 /// What a score cannot fall below, field by field as in [`Score`], then what ends the tie.
@@ -144,36 +103,42 @@ impl Places {
             rates,
             asked: (0..asks).map(|_| None).collect(),
             remembered: HashMap::default(),
-            never: ShapeBits {
-                words: snapshot.pools.len().div_ceil(64),
-                bits: vec![0; shapes * snapshot.pools.len().div_ceil(64)],
-            },
+            never: ShapeBits::none(shapes, snapshot.pools.len()),
         }
     }
 
     /// There are more asks and shapes than before.
     pub(crate) fn grow(&mut self, asks: usize, shapes: usize) {
         self.asked.resize_with(asks, || None);
-        self.never.bits.resize(shapes * self.never.words, 0);
+        self.never.grow(shapes);
     }
 
     /// Another round begins: in the pools of `freed` there may be room again, and shapes for which
     /// that is more than a matter of room are looked at `anew`.
     pub(crate) fn renew(&mut self, freed: &PoolBits, anew: &[bool]) {
         self.remembered.clear();
-        let words = self.never.words.max(1);
-        for (row, anew) in self.never.bits.chunks_mut(words).zip(anew) {
-            for (word, freed) in row.iter_mut().zip(&freed.0) {
-                *word = if *anew { 0 } else { *word & !freed };
-            }
-        }
+        self.never.renew(freed, anew);
+    }
+
+    /// What was worked out for an ask: its pools by the quota rows that count them.
+    pub(crate) fn openings_of(&self, ask: u32) -> Option<&[(Place, PoolBits)]> {
+        let asked = self.asked.get(ask as usize)?.as_ref()?;
+        Some(asked.openings.as_slice())
     }
 
     /// True when one of the pools may hold the shape, as far as is known.
     pub(crate) fn may_hold(&self, shape: u32, pools: &PoolBits, roomy: &PoolBits) -> bool {
-        let words = pools.0.iter().zip(&roomy.0).zip(self.never.row(shape));
-        let mut words = words.map(|((pools, roomy), never)| pools & roomy & !never);
-        words.any(|word| word != 0)
+        self.never.spares(shape, pools, roomy)
+    }
+
+    /// Those of the pools that may hold the shape, as far as is known.
+    pub(crate) fn holding(
+        &self,
+        shape: u32,
+        pools: &PoolBits,
+        roomy: &PoolBits,
+    ) -> impl Iterator<Item = PoolIx> {
+        self.never.spared(shape, pools, roomy)
     }
 
     /// A slot keeps nothing any more: what was searched beside it may look different. What does not
@@ -185,7 +150,7 @@ impl Places {
     /// Room has come back: what was searched may look different.
     pub(crate) fn forget(&mut self) {
         self.remembered.clear();
-        self.never.bits.fill(0);
+        self.never.clear();
     }
 }
 

@@ -12,7 +12,8 @@
 //! all that does not end before it drains from them.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use meridian_api::units::{Millis, Resources, UnixMillis};
 
@@ -64,7 +65,34 @@ pub(crate) struct Slot {
     pub(crate) need: Resources,
     /// Its tenant has nominal quota left for it: it need not yield to those under nominal.
     within_nominal: bool,
-    hosts: Vec<KeptHosts>,
+    hosts: Arc<Vec<KeptHosts>>,
+}
+
+/// Hosts that a slot would keep, and what must go from them.
+type Hosts = Option<(Arc<Vec<KeptHosts>>, Resources)>;
+
+/// Answers of earlier rounds to what hosts a slot would keep in a pool, for as long as the pool
+/// stays as it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Searched {
+    /// Of each pool; another one for other rows.
+    versions: Vec<u32>,
+    /// By shape, whether the slot is firm, and pool; with the version that was searched.
+    known: BTreeMap<(u32, bool, PoolIx), (u32, Hosts)>,
+}
+
+impl Searched {
+    /// Most answers that are kept: those of all tries of a round, in four hundred pools.
+    const MOST: usize = 400 * MAX_TRIES;
+
+    /// Pools as they are.
+    pub(crate) fn renew(&mut self, versions: impl Iterator<Item = u32>) {
+        self.versions.clear();
+        self.versions.extend(versions);
+        if self.known.len() > Self::MOST {
+            self.known.clear();
+        }
+    }
 }
 
 impl Slot {
@@ -101,8 +129,9 @@ pub(crate) fn slots(
     blocks: &Blocks,
     kinds: &Kinds,
     oldest: impl Iterator<Item = WaitingIx>,
+    searched: &mut Searched,
 ) -> Vec<Slot> {
-    let mut known = Known::new(snapshot, ledger);
+    let mut known = Known::new(snapshot, ledger, searched);
     let mut chosen: Vec<Slot> = Vec::new();
     let mut taken: BTreeSet<(ClassIx, FlavorIx)> = BTreeSet::new();
     // There are no more kinds than looks.
@@ -140,7 +169,8 @@ pub(crate) fn slots(
         let pools =
             pools.filter(|(at, pool)| !taken.contains(&(gang.class, pool.flavor)) && is_open(*at));
         known.allowed.clear();
-        let found = pools.filter_map(|(at, pool)| slot(&mut known, ix, at, pool, &chosen));
+        let own = (ix, kinds.of(ix).shape);
+        let found = pools.filter_map(|(at, pool)| slot(&mut known, own, at, pool, &chosen));
         if let Some((_, slot)) = found.min_by(|(a, _), (b, _)| a.cmp(b)) {
             taken.insert((gang.class, slot.place.flavor));
             chosen.push(slot);
@@ -165,21 +195,23 @@ pub(crate) fn aged(snapshot: &Snapshot) -> impl Iterator<Item = WaitingIx> {
 type End = (UnixMillis, bool, usize);
 
 /// What the search for slots has worked out so far.
-struct Known<'a> {
+struct Known<'a, 'b> {
+    searched: &'b mut Searched,
     snapshot: &'a Snapshot,
     ledger: &'a Ledger<'a>,
     /// Canonical rows of pools.
     rows: Vec<Option<Vec<Shape>>>,
-    /// All ends, and those of each pool.
+    /// All ends, and those of each pool, sorted once they are asked for.
     ends: Option<Vec<End>>,
-    ends_of: Option<Vec<Vec<End>>>,
+    ends_of: Option<Vec<(bool, Vec<End>)>>,
     /// Of the gang at hand: when its quota suffices, by the rows that count it.
     allowed: Vec<(Vec<usize>, Estimate)>,
 }
 
-impl<'a> Known<'a> {
-    fn new(snapshot: &'a Snapshot, ledger: &'a Ledger<'a>) -> Self {
+impl<'a, 'b> Known<'a, 'b> {
+    fn new(snapshot: &'a Snapshot, ledger: &'a Ledger<'a>, searched: &'b mut Searched) -> Self {
         Self {
+            searched,
             snapshot,
             ledger,
             rows: vec![None; snapshot.pools.len()],
@@ -195,19 +227,49 @@ impl<'a> Known<'a> {
     }
 
     fn ends_of(&mut self, pool: PoolIx) -> &[End] {
-        if self.ends_of.is_none() {
-            let mut by_pool = vec![Vec::new(); self.snapshot.pools.len()];
-            let snapshot = self.snapshot;
-            for end in self.ends() {
-                let own = snapshot.held[end.2].pool;
-                if let Some(list) = own.and_then(|own| by_pool.get_mut(own.index())) {
-                    list.push(*end);
+        let snapshot = self.snapshot;
+        let by_pool = self.ends_of.get_or_insert_with(|| {
+            let mut by_pool = vec![(false, Vec::new()); snapshot.pools.len()];
+            for (ix, held) in snapshot.held.iter().enumerate() {
+                let list = held.pool.and_then(|own| by_pool.get_mut(own.index()));
+                if let Some((_, list)) = list {
+                    list.push(end_of(snapshot, held, ix));
                 }
             }
-            self.ends_of = Some(by_pool);
+            by_pool
+        });
+        let Some((is_sorted, list)) = by_pool.get_mut(pool.index()) else {
+            return &[];
+        };
+        if !std::mem::replace(is_sorted, true) {
+            list.sort_unstable();
         }
-        let all = self.ends_of.as_deref().unwrap_or_default();
-        all.get(pool.index()).map_or(&[], Vec::as_slice)
+        list
+    }
+
+    /// Hosts for the gang in the pool, from memory where no other slot keeps any there.
+    fn hosts(
+        &mut self,
+        (at, pool): (PoolIx, &Pool),
+        others: &[Slot],
+        (gang, shape): (&GangShape, u32),
+        is_firm: bool,
+    ) -> Hosts {
+        let is_alone = others.iter().all(|slot| slot.pool != at);
+        let version = self.searched.versions.get(at.index()).copied();
+        let version = version.filter(|_| is_alone);
+        let key = (shape, is_firm, at);
+        if let Some((of, known)) = self.searched.known.get(&key)
+            && Some(*of) == version
+        {
+            return known.clone();
+        }
+        let found = hosts(pool, &self.rows(at, others), gang, is_firm);
+        let found = found.map(|(hosts, missing)| (Arc::new(hosts), missing));
+        if let Some(version) = version {
+            self.searched.known.insert(key, (version, found.clone()));
+        }
+        found
     }
 
     /// The pool's rows without what other slots keep.
@@ -224,8 +286,8 @@ impl<'a> Known<'a> {
 type Rank<'a> = (UnixMillis, u32, u32, &'a str, &'a str);
 
 fn slot<'a>(
-    known: &mut Known<'a>,
-    ix: WaitingIx,
+    known: &mut Known<'a, '_>,
+    (ix, shape): (WaitingIx, u32),
     at: PoolIx,
     pool: &'a Pool,
     others: &[Slot],
@@ -246,7 +308,7 @@ fn slot<'a>(
         return None;
     }
     let is_firm = snapshot.now.since(gang.submitted) > FIRM;
-    let (hosts, missing) = hosts(pool, &known.rows(at, others), &gang.shape, is_firm)?;
+    let (hosts, missing) = known.hosts((at, pool), others, (&gang.shape, shape), is_firm)?;
     let mut start = when_free(known, at, missing);
     let quota = when_allowed(known, gang, place, need);
     start.earliest = start.earliest.max(quota.earliest);
@@ -405,7 +467,7 @@ fn freest(rows: &[Shape], kept: &KeptHosts) -> Vec<(usize, u32)> {
 /// The rows without the hosts that are kept.
 pub(crate) fn without(rows: &[Shape], slot: &Slot) -> Vec<Shape> {
     let mut rest = rows.to_vec();
-    for kept in &slot.hosts {
+    for kept in slot.hosts.iter() {
         for (ix, hosts) in freest(rows, kept) {
             rest[ix].hosts -= hosts;
         }
@@ -425,22 +487,22 @@ pub(crate) fn ends(
         .iter()
         .enumerate()
         .filter(|(_, held)| counts(held));
-    let mut ends: Vec<_> = held
-        .map(|(ix, held)| {
-            if let Some(ends) = held.ends {
-                return (ends.max(snapshot.now), true, ix);
-            }
-            let guess = snapshot.now.since(held.since).max(SHORTEST_GUESS);
-            (snapshot.now.after(guess), false, ix)
-        })
-        .collect();
+    let mut ends: Vec<End> = held.map(|(ix, held)| end_of(snapshot, held, ix)).collect();
     ends.sort_unstable();
     ends
 }
 
+fn end_of(snapshot: &Snapshot, held: &crate::model::Held, ix: usize) -> End {
+    if let Some(ends) = held.ends {
+        return (ends.max(snapshot.now), true, ix);
+    }
+    let guess = snapshot.now.since(held.since).max(SHORTEST_GUESS);
+    (snapshot.now.after(guess), false, ix)
+}
+
 /// When that much has gone from the pool: at the earliest if those that end first stand there, at
 /// the latest when all have ended that say when.
-fn when_free(known: &mut Known<'_>, pool: PoolIx, missing: Resources) -> Estimate {
+fn when_free(known: &mut Known<'_, '_>, pool: PoolIx, missing: Resources) -> Estimate {
     let snapshot = known.snapshot;
     let now = Estimate {
         earliest: snapshot.now,
@@ -470,7 +532,12 @@ fn when_free(known: &mut Known<'_>, pool: PoolIx, missing: Resources) -> Estimat
 }
 
 /// When the tenant's quota suffices, if others end as they say.
-fn when_allowed(known: &mut Known<'_>, gang: &Waiting, place: Place, need: Resources) -> Estimate {
+fn when_allowed(
+    known: &mut Known<'_, '_>,
+    gang: &Waiting,
+    place: Place,
+    need: Resources,
+) -> Estimate {
     let counting = known.ledger.counting(place);
     let same = known.allowed.iter().find(|(rows, _)| *rows == counting);
     if let Some((_, allowed)) = same {
@@ -481,7 +548,12 @@ fn when_allowed(known: &mut Known<'_>, gang: &Waiting, place: Place, need: Resou
     allowed
 }
 
-fn quota_suffices(all: &mut Known<'_>, gang: &Waiting, place: Place, need: Resources) -> Estimate {
+fn quota_suffices(
+    all: &mut Known<'_, '_>,
+    gang: &Waiting,
+    place: Place,
+    need: Resources,
+) -> Estimate {
     let (snapshot, ledger) = (all.snapshot, all.ledger);
     let mut known = true;
     let mut at = snapshot.now;

@@ -12,22 +12,23 @@ use super::ages::Ages;
 use super::change::{Change, Refused, Tables};
 use super::lines::{Apart, Lines, Walk};
 use super::openings::Openings;
+use crate::bits::PoolBits;
 use crate::causes;
 use crate::choice::overflow;
 use crate::choice::standing::Standings;
 use crate::decide::{Failed, Kept, Prepared, Round, write_rows};
 use crate::kinds::Kinds;
 use crate::model::{
-    Held, Measure, Place, Placed, Plan, PoolIx, Snapshot, Tenant, TenantIx, Unplaced, Use,
+    Held, Measure, Place, Placed, Plan, PoolIx, Shape, Snapshot, Tenant, TenantIx, Unplaced, Use,
     WaitingIx,
 };
-use crate::place::{Places, PoolBits};
+use crate::place::Places;
 use crate::pools::PoolState;
 use crate::quota::{Entries, Ledger, Reach};
 use crate::reserved::Blocks;
 use crate::shapes::{self, RoomChange};
 use crate::shares::{Shares, Sums, use_of_held};
-use crate::slots::slots;
+use crate::slots::{Searched, slots};
 
 /// What a placement that was decided has taken.
 struct Taken {
@@ -56,6 +57,7 @@ pub(super) struct State {
     lines: Lines,
     ages: Ages,
     openings: Openings,
+    searched: Searched,
     /// What was decided and has not started.
     pending: BTreeMap<GangId, Taken>,
     /// Changes of pools that their states have not seen.
@@ -94,6 +96,7 @@ impl State {
             lines: Lines::new(snapshot, prepared.kinds.all()),
             ages: Ages::new(snapshot, prepared.kinds.all()),
             openings: Openings::new(&prepared.pools),
+            searched: Searched::default(),
             shares: Some(Shares::new(snapshot).into_sums()),
             second: None,
             kept: Some(Round::with(snapshot, blocks, ledger, prepared, Vec::new()).into_kept()),
@@ -119,7 +122,10 @@ impl State {
         self.settle(tables, &mut ledger, &mut shares, &mut prepared);
         let blocks = Blocks::default();
         let oldest = self.ages.oldest();
-        let slots = slots(snapshot, &ledger, &blocks, &prepared.kinds, oldest);
+        let versions = prepared.pools.iter().map(|pool| pool.version);
+        self.searched.renew(versions);
+        let (kinds, searched) = (&prepared.kinds, &mut self.searched);
+        let slots = slots(snapshot, &ledger, &blocks, kinds, oldest, searched);
         let mut apart = Apart::new();
         for slot in &slots {
             let line = self.lines.line_of(&snapshot.waiting[slot.owner.index()]);
@@ -170,11 +176,12 @@ impl State {
         let mut failed = Failed::new(round.kinds.looks().len());
         let mut placements = Vec::new();
         let (lines, openings) = (&self.lines, &mut self.openings);
+        openings.begin(round);
         let mut walk = Walk::new(round.snapshot, shares, lines);
         loop {
             let wanted = |look: u32| {
-                let one = lines.any_of(look).filter(|_| !failed.refuses(look));
-                one.is_some_and(|one| openings.may_place(round, look, one, reach))
+                let one = || lines.any_of(look);
+                !failed.refuses(look) && openings.may_place(round, look, one, reach)
             };
             let Some(ix) = walk.next(wanted, apart, None) else {
                 break;
@@ -186,6 +193,7 @@ impl State {
                 failed.clear();
             }
             openings.note(placed.pool, &round.pools[placed.pool.index()]);
+            openings.forget_slots();
             walk.charge(round.gang(ix).tenant, round.worth(&placed));
             placements.push(placed);
         }
@@ -276,7 +284,11 @@ impl State {
             }
         }
         for pool in anew {
-            pools[pool.index()] = PoolState::new(&snapshot.pools[pool.index()]);
+            let state = &mut pools[pool.index()];
+            // Never a version that it had before.
+            let version = state.version + 1;
+            *state = PoolState::new(&snapshot.pools[pool.index()]);
+            state.version = version;
             freed.set(pool, true);
         }
         for pool in touched {
@@ -445,15 +457,7 @@ fn started(tables: &mut Tables, state: &mut Option<State>, held: Held) -> Result
         return Err(not_decided);
     }
     let rows = &mut tables.snapshot.pools[taken.pool.index()].shapes;
-    for (at, change) in taken.rooms.iter().enumerate() {
-        if !shapes::shift(rows, change) {
-            for change in taken.rooms[..at].iter().rev() {
-                let back = shapes::shift(rows, &change.clone().reversed());
-                debug_assert!(back, "what was taken is there");
-            }
-            return Err(Refused::NoSuchHosts(taken.pool));
-        }
-    }
+    shift_all(rows, &taken.rooms).ok_or(Refused::NoSuchHosts(taken.pool))?;
     own.leaves(tables, ix);
     let taken = own.pending.remove(&gang);
     let place = held.place(&tables.snapshot);
@@ -465,6 +469,20 @@ fn started(tables: &mut Tables, state: &mut Option<State>, held: Held) -> Result
     tables.remove_waiting(ix);
     tables.push_held(held);
     Ok(())
+}
+
+/// All of the changes, or none when one of them names hosts that are not there.
+fn shift_all(rows: &mut Vec<Shape>, changes: &[RoomChange]) -> Option<()> {
+    for (at, change) in changes.iter().enumerate() {
+        if !shapes::shift(rows, change) {
+            for change in changes[..at].iter().rev() {
+                let back = shapes::shift(rows, &change.clone().reversed());
+                debug_assert!(back, "what was changed is there");
+            }
+            return None;
+        }
+    }
+    Some(())
 }
 
 /// Something holds GPUs that was not placed by a round.
@@ -505,14 +523,7 @@ fn room(
     if state.is_none() {
         source.shapes = shapes::canonical(&source.shapes);
     }
-    let mut rows = source.shapes.clone();
-    if !changes
-        .iter()
-        .all(|change| shapes::shift(&mut rows, change))
-    {
-        return Err(unknown);
-    }
-    source.shapes = rows;
+    shift_all(&mut source.shapes, &changes).ok_or(unknown)?;
     if let Some(state) = state {
         let comes_or_goes = |it: &RoomChange| it.before.is_none() || it.after.is_none();
         state.fleet_changed |= changes.iter().any(comes_or_goes);

@@ -186,6 +186,11 @@ impl Fleet {
         }
     }
 
+    fn has_limits(&self) -> bool {
+        let tenants = &self.planner.snapshot().tenants;
+        tenants.iter().any(|tenant| tenant.running_jobs.is_some())
+    }
+
     fn start(&mut self, which: u32) -> Result<(), Refused> {
         let plan = self.planner.round().clone();
         let mut all = Vec::new();
@@ -199,12 +204,18 @@ impl Fleet {
                 continue;
             }
             let (gang, pool) = (held.gang, held.pool.expect("it was placed in a pool"));
+            let again = held.clone();
             // Who was placed on hosts that another left free needs those first.
             match self.apply(Change::Started(Box::new(held))) {
                 Ok(()) => {
                     self.took.insert(gang, (pool, rooms));
                 }
                 Err(Refused::NoSuchHosts(_)) => {}
+                // More than room and quota is at stake: it is told in two steps.
+                Err(Refused::NotDecided(_)) if self.has_limits() => {
+                    self.apply(Change::Left(gang))?;
+                    self.apply(Change::Appeared(Box::new(again)))?;
+                }
                 Err(other) => return Err(other),
             }
         }
@@ -272,7 +283,11 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        max_shrink_iters: 2_000,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn each_round_is_what_it_would_be_alone(
