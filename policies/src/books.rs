@@ -185,19 +185,6 @@ fn entries<'a>(
             gang: gang.gang,
         }
     });
-    let moved = preemptions.iter().flat_map(Preemption::moves);
-    let moved = moved.map(|(victim, next)| {
-        let held = &snapshot.held[victim.held.index()];
-        Entry {
-            at: 0,
-            tenant: held.tenant,
-            place: snapshot.place(&snapshot.pools[next.pool.index()]),
-            gpus: held.resources.gpus,
-            before: &[],
-            since: snapshot.now,
-            gang: held.gang,
-        }
-    });
     let placed: BTreeSet<GangId> = placed
         .iter()
         .map(|placed| snapshot.waiting[placed.waiting.index()].gang)
@@ -217,8 +204,31 @@ fn entries<'a>(
         })
         .collect();
     let all = held.chain(planned).chain(made);
-    let all = all.chain(moved).chain(holds).enumerate();
+    let all = all
+        .chain(next_places(snapshot, preemptions))
+        .chain(holds)
+        .enumerate();
     all.map(|(at, entry)| Entry { at, ..entry }).collect()
+}
+
+/// Next places of those who make room and go on elsewhere.
+fn next_places<'a>(
+    snapshot: &'a Snapshot,
+    preemptions: &'a [Preemption],
+) -> impl Iterator<Item = Entry<'a>> {
+    let moves = preemptions.iter().flat_map(Preemption::moves);
+    moves.map(|(victim, next)| {
+        let held = &snapshot.held[victim.held.index()];
+        Entry {
+            at: 0,
+            tenant: held.tenant,
+            place: snapshot.place(&snapshot.pools[next.pool.index()]),
+            gpus: held.resources.gpus,
+            before: &[],
+            since: snapshot.now,
+            gang: held.gang,
+        }
+    })
 }
 
 /// What a placement still has to borrow.

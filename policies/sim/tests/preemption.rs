@@ -184,9 +184,9 @@ fn a_window_opens_and_what_was_protected_may_be_stopped() {
 
 #[test]
 fn small_ones_move_together_so_that_a_host_comes_free_for_a_large_one() {
-    // `a` and `b` end on one half-empty host each. `large` waits for a whole one, of the same class:
-    // nobody may be stopped for it. At 760 it has waited for more than ten minutes, and one of them
-    // is told to go on beside the other.
+    // `a` and `b` end on one half-empty host each. `large` waits for a whole one, of the same
+    // class: nobody may be stopped for it. At 760 it has waited for more than ten minutes, and one
+    // of them is told to go on beside the other.
     let rows = "a,0,a,low,1,2,9000,60\nf,0,b,low,1,6,50,\nb,1,a,low,1,2,9000,60\n\
                 large,100,a,low,1,8,10,\n";
     let kind = "preemption: CheckpointThenRequeue, notice: 30s";

@@ -57,9 +57,14 @@ fn in_pool(snapshot: &Snapshot, pool: PoolIx, placements: &[&Placed], found: &mu
     let mut times: Vec<UnixMillis> = rows.iter().map(|row| row.from.max(snapshot.now)).collect();
     times.sort_unstable();
     times.dedup();
-    let held = snapshot.held.iter().filter(|held| held.pool == Some(pool));
-    let mut there: Vec<Work> = held
-        .map(|held| Work {
+    let mut room = hosts(&snapshot.pools[pool.index()]);
+    let (all, empty, largest) = sums(&room);
+    let occupied = all - empty;
+    let moments = times.into_iter();
+    let moments = moments.map(|at| Moment::new(snapshot, &rows, at, largest));
+    let mut moments: Vec<Moment<'_>> = moments.collect();
+    for held in snapshot.held.iter().filter(|held| held.pool == Some(pool)) {
+        let work = Work {
             tenant: held.tenant,
             class: held.class,
             since: held.since,
@@ -67,14 +72,14 @@ fn in_pool(snapshot: &Snapshot, pool: PoolIx, placements: &[&Placed], found: &mu
             pods: u128::from(held.pods),
             gpus: u128::from(held.resources.gpus.0),
             is_held: true,
-        })
-        .collect();
-    let mut room = hosts(&snapshot.pools[pool.index()]);
-    let (all, empty, _) = sums(&room);
-    let occupied = all - empty;
+        };
+        for moment in &mut moments {
+            moment.add(snapshot, &work);
+        }
+    }
     for placed in placements {
         let gang = &snapshot.waiting[placed.waiting.index()];
-        there.push(Work {
+        let work = Work {
             tenant: gang.tenant,
             class: gang.class,
             since: snapshot.now,
@@ -82,13 +87,20 @@ fn in_pool(snapshot: &Snapshot, pool: PoolIx, placements: &[&Placed], found: &mu
             pods: placed.pods.iter().map(|pods| u128::from(*pods)).sum(),
             gpus: u128::from(placed.gpus.0),
             is_held: false,
-        });
+        };
         if take_from(&mut room, &gang.shape, placed).is_err() {
             // Said by the check of rooms; what would follow from it is of no use.
             return;
         }
-        for at in &times {
-            if let Err(what) = leaves_enough(snapshot, &rows, *at, (&there, occupied), &room) {
+        let (all, empty, _) = sums(&room);
+        for moment in &mut moments {
+            let is_own = moment.own(snapshot, &work);
+            let matters = is_own.is_some() || moment.is_in_the_way(snapshot, &work);
+            moment.add(snapshot, &work);
+            if let Some(what) = moment
+                .leaves_too_little(is_own, (all, empty, occupied))
+                .filter(|_| matters)
+            {
                 let message = format!("gang {} in pool {}: {what}", gang.gang, pool.0);
                 report(found, "S20", message);
             }
@@ -203,23 +215,43 @@ fn sums(room: &Hosts<'_>) -> (u128, u128, u128) {
     sums
 }
 
-/// Fails when the newest work leaves the blocks of that time with fewer hosts than they have.
-fn leaves_enough(
-    snapshot: &Snapshot,
-    rows: &[&Reserved],
+/// What stands in the pool as the blocks of one time see it, in sums: each piece of work is looked
+/// at once for each time.
+struct Moment<'a> {
     at: UnixMillis,
-    (there, occupied): (&[Work], u128),
-    room: &Hosts<'_>,
-) -> Result<(), String> {
-    let begin = rows.iter().filter(|row| row.from.max(snapshot.now) == at);
-    let lead = begin.map(|row| row.lead.0).max().unwrap_or(0);
-    let holding: Vec<&&Reserved> = rows
-        .iter()
-        .filter(|row| row.from <= at && at < row.until)
-        .collect();
-    let own = |work: &Work| holding.iter().position(|row| may_use(snapshot, row, work));
-    let in_the_way = |work: &Work| {
-        let lent = |row: &&&Reserved| {
+    lead: u64,
+    /// GPUs of the largest host.
+    largest: u128,
+    holding: Vec<&'a Reserved>,
+    /// Pods of those in the way.
+    in_the_way: u128,
+    /// Of each block's own work: pods, and hosts that it fills alone, held and placed.
+    own: Vec<[u128; 3]>,
+}
+
+impl<'a> Moment<'a> {
+    fn new(snapshot: &Snapshot, rows: &[&'a Reserved], at: UnixMillis, largest: u128) -> Self {
+        let begin = rows.iter().filter(|row| row.from.max(snapshot.now) == at);
+        let holding = rows.iter().filter(|row| row.from <= at && at < row.until);
+        let holding: Vec<&Reserved> = holding.copied().collect();
+        Self {
+            at,
+            lead: begin.map(|row| row.lead.0).max().unwrap_or(0),
+            largest,
+            in_the_way: 0,
+            own: vec![[0; 3]; holding.len()],
+            holding,
+        }
+    }
+
+    /// The block that the work is for, by its place.
+    fn own(&self, snapshot: &Snapshot, work: &Work) -> Option<usize> {
+        let mut rows = self.holding.iter();
+        rows.position(|row| may_use(snapshot, row, work))
+    }
+
+    fn is_in_the_way(&self, snapshot: &Snapshot, work: &Work) -> bool {
+        let lent = |row: &&Reserved| {
             let ends = work.ends.map(|ends| ends.0 - work.since.0);
             row.lends.as_ref().is_some_and(|lends| {
                 let soon =
@@ -227,47 +259,55 @@ fn leaves_enough(
                 row.from <= work.since && lends.classes.contains(&work.class) && soon
             })
         };
-        let by = i128::from(at.0) - i128::from(lead);
-        let gone = at > snapshot.now && work.ends.is_some_and(|ends| i128::from(ends.0) <= by);
-        own(work).is_none() && !gone && !holding.iter().all(lent)
-    };
-    let newest_own = there.last().and_then(own);
-    if newest_own.is_none() && !there.last().is_some_and(in_the_way) {
-        return Ok(());
+        let by = i128::from(self.at.0) - i128::from(self.lead);
+        let gone = self.at > snapshot.now && work.ends.is_some_and(|ends| i128::from(ends.0) <= by);
+        self.own(snapshot, work).is_none() && !gone && !self.holding.iter().all(lent)
     }
-    let (all, empty, largest) = sums(room);
-    let mut taken: u128 = there
-        .iter()
-        .filter(|it| in_the_way(it))
-        .map(|it| it.pods)
-        .sum();
-    let (mut claimed, mut needed) = (0_u128, 0_u128);
-    for (place, row) in holding.iter().enumerate() {
-        let its = || there.iter().filter(|work| own(work) == Some(place));
-        let pods: u128 = its().map(|work| work.pods).sum();
-        // Only where every pod fills a host does nobody stand beside it.
-        let alone = |held: bool| -> u128 {
-            let alone = its().filter(|it| it.is_held == held && it.gpus >= it.pods * largest);
-            alone.map(|work| work.pods).sum()
+
+    fn add(&mut self, snapshot: &Snapshot, work: &Work) {
+        let Some(place) = self.own(snapshot, work) else {
+            if self.is_in_the_way(snapshot, work) {
+                self.in_the_way += work.pods;
+            }
+            return;
         };
-        // What is held may have gone already: it fills no host that is empty.
-        let fills = alone(true).min(occupied) + alone(false);
-        let wanted = u128::from(row.hosts);
-        if newest_own == Some(place) {
-            taken += pods;
-        } else {
-            taken += pods.saturating_sub(wanted);
-            claimed += wanted;
-            needed += wanted.saturating_sub(fills);
+        let [pods, held, placed] = &mut self.own[place];
+        *pods += work.pods;
+        // Only where every pod fills a host does nobody stand beside it.
+        if work.gpus >= work.pods * self.largest {
+            *(if work.is_held { held } else { placed }) += work.pods;
         }
     }
-    if all < claimed + taken && empty < needed {
-        let names: Vec<&str> = holding.iter().map(|row| row.name.as_str()).collect();
-        return Err(format!(
+
+    /// What is wrong when the newest work, which may be some block's own, leaves the blocks fewer
+    /// hosts than they have.
+    fn leaves_too_little(
+        &self,
+        newest: Option<usize>,
+        (all, empty, occupied): (u128, u128, u128),
+    ) -> Option<String> {
+        let mut taken = self.in_the_way;
+        let (mut claimed, mut needed) = (0_u128, 0_u128);
+        for (place, (row, [pods, held, placed])) in self.holding.iter().zip(&self.own).enumerate() {
+            // What is held may have gone already: it fills no host that is empty.
+            let fills = held.min(&occupied) + placed;
+            let wanted = u128::from(row.hosts);
+            if newest == Some(place) {
+                taken += pods;
+            } else {
+                taken += pods.saturating_sub(wanted);
+                claimed += wanted;
+                needed += wanted.saturating_sub(fills);
+            }
+        }
+        if all >= claimed + taken || empty >= needed {
+            return None;
+        }
+        let names: Vec<&str> = self.holding.iter().map(|row| row.name.as_str()).collect();
+        Some(format!(
             "of {all} hosts {claimed} are reserved ({}), others may stand on {taken}, and {empty} \
              are empty where {needed} must be",
             names.join(", ")
-        ));
+        ))
     }
-    Ok(())
 }

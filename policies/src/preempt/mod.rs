@@ -8,8 +8,8 @@
 //!
 //! ```text
 //! who may be taken (rules), or moved aside (compaction) -> what it costs (cost) -> hosts to clear
-//! (search) -> does the whole gang fit (fit) -> who need not go after all -> is there quota (ledger)
-//! -> who of them can go on elsewhere (moves) -> the cheapest pool
+//! (search) -> does the whole gang fit (fit) -> who need not go after all -> is there quota
+//! (ledger) -> who of them can go on elsewhere (moves) -> the cheapest pool
 //! ```
 
 mod bids;
