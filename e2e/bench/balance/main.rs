@@ -2,7 +2,7 @@
 //!
 //! Owns the figures. The eleven largest virtual clusters of the Philly table are home regions of
 //! equal size, at 90 % load in all; a job may run in any, its own first, and its region's tenant
-//! owns that region's quota. What is timed is the simulation by the very decisions of the hub. The
+//! owns that region's quota. Jobs that are wider than a region are left out and counted. What is timed is the simulation by the very decisions of the hub. The
 //! demand of a region is the GPU time that was run in it, what was run in vain with it, over what
 //! its cards could give in the time in which the jobs came.
 
@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use meridian_api::units::UnixMillis;
 use meridian_policies::model::Snapshot;
 use meridian_sim::traces::Prepared;
-use meridian_sim::traces::philly::{self, DAY};
+use meridian_sim::traces::philly::{self, DAY, PhillyJob};
 use meridian_sim::{Alone, Options, Scenario, Summary};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use crate::common::measure::{self, Stopwatch, median};
 use crate::common::{Arguments, Report, float, round};
@@ -87,7 +87,7 @@ fn main() -> anyhow::Result<()> {
     let worst_at_home = worst(at_home.values().copied(), supply);
     let worst_shared = worst(held.by_region.iter().copied(), supply);
     let all: u128 = held.by_region.iter().sum();
-    let mut figures = Map::new();
+    let mut figures = wider_than_a_region(&prepared, first, days)?;
     figures.insert("worst_at_home".to_owned(), round(worst_at_home));
     figures.insert("worst_shared".to_owned(), round(worst_shared));
     let away = percent(held.away, all);
@@ -115,6 +115,31 @@ fn main() -> anyhow::Result<()> {
     }
     .print();
     Ok(())
+}
+
+/// What of the table's regions is left out.
+fn wider_than_a_region(
+    prepared: &Prepared,
+    first: u64,
+    days: u64,
+) -> anyhow::Result<Map<String, Value>> {
+    let pools = &prepared.fleet.pools;
+    let table = philly::days(first, days)?;
+    let is_there = |row: &&PhillyJob| {
+        let region = philly::tenant(&row.vc);
+        pools.iter().any(|pool| pool.region == region)
+    };
+    let all = table.iter().filter(is_there);
+    let time = all.clone().map(|row| row.gpus * row.duration.0);
+    let time: u128 = time.map(|time| u128::from(time) * 1000).sum();
+    let kept: u128 = at_home(prepared).values().sum();
+    let mut figures = Map::new();
+    let jobs = all.count() - prepared.jobs.len();
+    figures.insert("wider_than_a_region_jobs".to_owned(), json!(jobs));
+    let percent = percent(time - kept, time);
+    let name = "wider_than_a_region_gpu_time_percent";
+    figures.insert(name.to_owned(), json!(percent));
+    Ok(figures)
 }
 
 /// Runs it once.
@@ -164,7 +189,7 @@ fn worst(times: impl Iterator<Item = u128>, supply: f64) -> f64 {
     wide(times.max().unwrap_or_default()) / 1000.0 / supply
 }
 
-fn speed(days: u64, runs_ms: &[f64]) -> serde_json::Value {
+fn speed(days: u64, runs_ms: &[f64]) -> Value {
     round(wide(u128::from(days * DAY.0)) / median(runs_ms))
 }
 

@@ -31,8 +31,8 @@ use crate::world::Size;
 const BYTES_PER_JOB: u64 = 20_000;
 /// A hub has decided on the largest queue within this, also on a busy machine.
 const READY_WITHIN: Millis = Millis::seconds(600);
-/// Between two looks: far below what a restart takes.
-const LOOK_EVERY: Millis = Millis(20);
+/// Between two looks: far below what a restart takes, and no burden to a hub that is busy with one.
+const LOOK_EVERY: Millis = Millis(100);
 /// After the first decision, views and metrics follow; then the hub has what it keeps.
 const SETTLES_IN: Millis = Millis::seconds(10);
 
@@ -113,8 +113,17 @@ async fn restart(store: &SharedStore, size: Size, filled: u64) -> anyhow::Result
     let ready_ms = watch.millis();
     clock.sleep(SETTLES_IN).await;
     let grown = measure::rss_bytes().saturating_sub(filled);
-    let capacity = client.capacity(v1::CapacityRequest::default()).await?;
-    let clusters = capacity.into_inner().pools.len();
+    // The next decision may be under way.
+    let clusters = async {
+        loop {
+            let asked = client.capacity(v1::CapacityRequest::default()).await;
+            if let Ok(capacity) = asked {
+                break capacity.into_inner().pools.len();
+            }
+            clock.sleep(LOOK_EVERY).await;
+        }
+    };
+    let clusters = clock.timeout(READY_WITHIN, clusters).await?;
     hub.stop().await?;
     Ok(Restart {
         ready_ms,

@@ -161,24 +161,28 @@ pub fn prepare(first: u64, count: u64, load: u64) -> Result<Prepared, TableError
 }
 
 /// The same with each of the `count` virtual clusters that ask for most in a region of its own, all
-/// of one size: its jobs may run in any, its own first, and it owns what stands there. The jobs of
-/// the others are left out.
+/// of one size: its jobs may run in any, its own first, and it owns what stands there. Left out are
+/// the jobs of the others, and those that are wider than a whole region.
 pub fn homes(first: u64, days: u64, count: usize, load: u64) -> Result<Prepared, TableError> {
     let table = self::days(first, days)?;
     let asked = asked(&table);
     let mut largest: Vec<&str> = asked.keys().copied().collect();
     largest.sort_by_key(|vc| (std::cmp::Reverse(asked[vc]), *vc));
     largest.truncate(count);
-    let all: u128 = largest.iter().map(|vc| asked[vc]).sum();
-    let span = u128::from(days.max(1)) * u128::from(DAY.0);
-    let gpus = all * 100 / (span * u128::from(load.max(1)));
-    let hosts = gpus.div_ceil(u128::from(GPUS_PER_HOST) * largest.len().max(1) as u128);
     let rows = table.iter();
-    let rows: Vec<&PhillyJob> = rows.filter(|row| largest.contains(&&*row.vc)).collect();
-    // The largest job of the table must fit into one region, however few days are asked for.
-    let most = rows.iter().map(|row| row.gpus).max().unwrap_or_default();
-    let hosts = hosts.max(u128::from(most.div_ceil(GPUS_PER_HOST)));
-    let hosts = u32::try_from(hosts).unwrap_or(u32::MAX);
+    let mut rows: Vec<&PhillyJob> = rows.filter(|row| largest.contains(&&*row.vc)).collect();
+    let span = u128::from(days.max(1)) * u128::from(DAY.0);
+    let hosts = loop {
+        let times = rows.iter().map(|row| u128::from(row.gpus * row.duration.0));
+        let gpus = times.sum::<u128>() * 100 / (span * u128::from(load.max(1)));
+        let hosts = gpus.div_ceil(u128::from(GPUS_PER_HOST) * largest.len().max(1) as u128);
+        let hosts = u32::try_from(hosts).unwrap_or(u32::MAX).max(1);
+        let before = rows.len();
+        rows.retain(|row| row.gpus <= u64::from(hosts) * GPUS_PER_HOST);
+        if rows.len() == before {
+            break hosts;
+        }
+    };
     let mut regions: Vec<String> = largest.iter().map(|vc| tenant(vc)).collect();
     regions.sort();
     let pool = |region: &String| FleetPool::uniform(region, "gpu", "gpu", hosts, GPUS_PER_HOST);
