@@ -23,6 +23,25 @@ async fn foreseen(person: &Person) -> usize {
     foreseen.count()
 }
 
+/// The same in the answers of `why` and `queue`.
+async fn said_by_why_and_queue(person: &mut Person, finish_by: Time) {
+    let why = person
+        .client
+        .why("nlp", "nightly")
+        .await
+        .expect("an answer");
+    let in_why = why.late.expect("why says it");
+    assert_eq!(
+        (in_why.finish_by_ms, in_why.is_certain),
+        (finish_by.0.0, false)
+    );
+    let queue = person.client.queue(10, "").await.expect("an answer");
+    let late_by = |late: &meridian_client::v1::Late| late.done_ms - late.finish_by_ms;
+    let in_queue = queue.entries.iter().find_map(|entry| entry.late.as_ref());
+    let in_queue = in_queue.map(late_by).expect("the queue says it");
+    assert!(in_queue > 0, "{in_queue}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_miss_is_foreseen_told_and_taken_back_when_room_comes_early() {
     let clock = Clock::simulated(UnixMillis(1_700_000_000_000));
@@ -57,21 +76,7 @@ async fn a_miss_is_foreseen_told_and_taken_back_when_room_comes_early() {
         "{message}"
     );
     assert!(clock.wall() < finish_by.0, "long before it is missed");
-    let why = person
-        .client
-        .why("nlp", "nightly")
-        .await
-        .expect("an answer");
-    let in_why = why.late.expect("why says it");
-    assert_eq!(
-        (in_why.finish_by_ms, in_why.is_certain),
-        (finish_by.0.0, false)
-    );
-    let queue = person.client.queue(10, "").await.expect("an answer");
-    let late_by = |late: &meridian_client::v1::Late| late.done_ms - late.finish_by_ms;
-    let in_queue = queue.entries.iter().find_map(|entry| entry.late.as_ref());
-    let in_queue = in_queue.map(late_by).expect("the queue says it");
-    assert!(in_queue > 0, "{in_queue}");
+    said_by_why_and_queue(&mut person, finish_by).await;
     assert_eq!(foreseen(&person).await, 1);
     // The hub that comes next says the same, and does not tell it again.
     person.fleet.crash_hub(0).await.expect("it ran");

@@ -2,9 +2,10 @@
 //!
 //! Owns the figures. The eleven largest virtual clusters of the Philly table are home regions of
 //! equal size, at 90 % load in all; a job may run in any, its own first, and its region's tenant
-//! owns that region's quota. Jobs that are wider than a region are left out and counted. What is timed is the simulation by the very decisions of the hub. The
-//! demand of a region is the GPU time that was run in it, what was run in vain with it, over what
-//! its cards could give in the time in which the jobs came.
+//! owns that region's quota. Jobs that are wider than a region are left out and counted. What is
+//! timed is the simulation by the very decisions of the hub. The demand of a region is the GPU time
+//! that was run in it, what was run in vain with it, over what its cards could give in the time in
+//! which the jobs came.
 
 #[allow(dead_code, reason = "each bench uses its part of what is common")]
 #[path = "../common/mod.rs"]

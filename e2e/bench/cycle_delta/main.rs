@@ -41,16 +41,7 @@ fn main() -> anyhow::Result<()> {
     } else {
         Sizes::FULL
     };
-    let mut world = World::new(sizes, SEED);
-    let mut planner = Planner::new(std::mem::take(&mut world.snapshot));
-    let mut steps = Steps::new(world, &planner);
-    for _ in 0..WARM_UP {
-        planner.round();
-        for change in steps.started(&planner) {
-            planner.apply(change)?;
-        }
-    }
-    planner.round();
+    let (mut planner, mut steps) = warmed_up(sizes)?;
     let count = arguments.runs * STEPS_PER_RUN;
     let (mut runs_ms, mut placed, mut is_same) = (Vec::new(), 0, true);
     let (mut apply_ms, mut cpu) = (Vec::new(), 0.0);
@@ -106,6 +97,21 @@ fn main() -> anyhow::Result<()> {
     }
     .print();
     Ok(())
+}
+
+/// A planner whose decisions so far have started.
+fn warmed_up(sizes: Sizes) -> anyhow::Result<(Planner, Steps)> {
+    let mut world = World::new(sizes, SEED);
+    let mut planner = Planner::new(std::mem::take(&mut world.snapshot));
+    let mut steps = Steps::new(world, &planner);
+    for _ in 0..WARM_UP {
+        planner.round();
+        for change in steps.started(&planner) {
+            planner.apply(change)?;
+        }
+    }
+    planner.round();
+    Ok((planner, steps))
 }
 
 /// What so many reads take that each wait for the one before, in a table larger than the caches.

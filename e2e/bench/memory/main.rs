@@ -3,8 +3,8 @@
 //!
 //! Owns the figures. The store is in this process and is filled before anything is measured: what
 //! is counted is what the process grows by when a hub loads it, decides and says why everything
-//! waits. No agent attaches, so the capacity is the one last written down. The size is the full one,
-//! or as much of it as half of the machine's free memory holds.
+//! waits. No agent attaches, so the capacity is the one last written down. The size is the full
+//! one, or as much of it as half of the machine's free memory holds.
 
 #[allow(dead_code, reason = "each bench uses its part of what is common")]
 #[path = "../common/mod.rs"]

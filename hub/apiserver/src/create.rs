@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 use crate::admission::{Change, DryRun, Operation, Request};
 use crate::checks;
+use crate::draft::{self, Draft};
 use crate::kind::{FieldError, FieldReason, Kind, Scope};
 use crate::metadata::{self, SERVER_OWNED};
 use crate::object;
 use crate::resources::{Idempotency, Resources, WriteOptions, Written};
 use crate::status::ApiStatus;
-use crate::write::{self, Draft, MAX_ATTEMPTS};
+use crate::write::{self, MAX_ATTEMPTS};
 
 /// Stable code of a create under a key that was used for another.
 const KEY_REUSED: &str = "E3004";
@@ -222,7 +223,7 @@ impl Resources {
                 return Err(ApiStatus::invalid(kind, &key.name, found));
             }
         }
-        let ops = vec![write::put(key.part(Part::Spec), &object)?];
+        let ops = vec![draft::put(key.part(Part::Spec), &object)?];
         let draft = Draft {
             kind,
             key: &key,

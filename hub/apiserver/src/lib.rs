@@ -15,6 +15,7 @@ mod continuation;
 mod core_group;
 mod create;
 mod discovery;
+mod draft;
 mod fields;
 mod http;
 mod jsonpath;

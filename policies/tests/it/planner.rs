@@ -86,22 +86,7 @@ impl Fleet {
                 }
             }
             Event::Start(which) => self.start(which)?,
-            Event::End(at) => {
-                if let Some(at) = pick(at, snapshot.held.len()) {
-                    let held = &snapshot.held[at];
-                    let (gang, epoch) = (held.gang, held.epoch);
-                    self.apply(Change::Ended(gang, epoch))?;
-                    // What was lost in between gives nothing back.
-                    if let Some((pool, rooms)) = self.took.remove(&gang) {
-                        let back = rooms.into_iter().rev().map(|it| RoomChange {
-                            before: it.after,
-                            after: it.before,
-                            ..it
-                        });
-                        let _ = self.apply(Change::Room(pool, back.collect()));
-                    }
-                }
-            }
+            Event::End(at) => self.end(at)?,
             Event::Host(pool, row, cards) => {
                 if let Some((pool, row)) = self.row(pool, row) {
                     let free = cards.map(|cards| Resources {
@@ -117,18 +102,7 @@ impl Fleet {
                     self.apply(Change::Room(pool, vec![comes]))?;
                 }
             }
-            Event::Quota(at, row) => {
-                let at = at % snapshot.tenants.len();
-                let before = snapshot.tenants[at].clone();
-                let row = Tenant {
-                    name: before.name,
-                    parent: before.parent,
-                    running_jobs: before.running_jobs,
-                    ..*row
-                };
-                let ix = TenantIx(u32::try_from(at).expect("a small table"));
-                self.apply(Change::Tenant(ix, Box::new(row)))?;
-            }
+            Event::Quota(at, row) => self.quota(at, *row)?,
             Event::Regrade => {
                 let regraded = self.planner.round().regraded.clone();
                 for it in regraded {
@@ -147,6 +121,41 @@ impl Fleet {
             }),
         }
         Ok(())
+    }
+
+    /// A placement ends, and gives back the room that it took.
+    fn end(&mut self, at: usize) -> Result<(), Refused> {
+        let held = &self.planner.snapshot().held;
+        let Some(at) = at.checked_rem(held.len()) else {
+            return Ok(());
+        };
+        let (gang, epoch) = (held[at].gang, held[at].epoch);
+        self.apply(Change::Ended(gang, epoch))?;
+        // What was lost in between gives nothing back.
+        if let Some((pool, rooms)) = self.took.remove(&gang) {
+            let back = rooms.into_iter().rev().map(|it| RoomChange {
+                before: it.after,
+                after: it.before,
+                ..it
+            });
+            let _ = self.apply(Change::Room(pool, back.collect()));
+        }
+        Ok(())
+    }
+
+    /// A tenant gets the numbers of another row, and keeps its name and place.
+    fn quota(&mut self, at: usize, row: Tenant) -> Result<(), Refused> {
+        let tenants = &self.planner.snapshot().tenants;
+        let at = at % tenants.len();
+        let before = tenants[at].clone();
+        let row = Tenant {
+            name: before.name,
+            parent: before.parent,
+            running_jobs: before.running_jobs,
+            ..row
+        };
+        let ix = TenantIx(u32::try_from(at).expect("a small table"));
+        self.apply(Change::Tenant(ix, Box::new(row)))
     }
 
     fn row(&self, pool: usize, row: usize) -> Option<(PoolIx, &Shape)> {
