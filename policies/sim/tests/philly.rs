@@ -2,6 +2,7 @@
 //!
 //! Owns what the slice must keep; the whole table is `make simulate-trace`. Never times anything.
 
+use meridian_api::reasons::Reason;
 use meridian_sim::engine::{Checks, Rounds};
 use meridian_sim::traces::philly;
 use meridian_sim::{Alone, Options, Scenario};
@@ -43,7 +44,7 @@ fn two_days_are_simulated_within_the_invariants() {
 }
 
 #[test]
-fn gangs_start_within_the_span_that_they_were_told() {
+fn gangs_start_within_the_span_that_they_were_told_and_none_waits_unasked() {
     // Two busy days on half the fleet that they would need.
     let prepared = philly::prepare(48, 2, 200).expect("the table is whole");
     let scenario = Scenario {
@@ -58,7 +59,12 @@ fn gangs_start_within_the_span_that_they_were_told() {
         },
         alone: Alone::Skipped,
     };
-    let starts = scenario.run().expect("it runs").starts;
+    let summary = scenario.run().expect("it runs");
+    // What comes free in a round after somebody's turn is asked for at once.
+    let mut blocked = summary.blocked.iter();
+    let unasked = blocked.find(|row| row.reason == Reason::PendingEvaluation);
+    assert_eq!(unasked.map_or(0, |row| row.wait_ms), 0, "{unasked:?}");
+    let starts = summary.starts;
     let told = starts.sooner + starts.within + starts.later;
     assert!(told > 500, "{starts:?}");
     // What runs says when it ends at the latest, and most of it ends long before.

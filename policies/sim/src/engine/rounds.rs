@@ -168,8 +168,11 @@ impl Engine<'_> {
             let reason = first.unwrap_or(Reason::PendingEvaluation);
             may_change |= reason != Reason::NeverPlaceable;
             let kind = self.gangs.list[gang as usize].kind;
-            // Room is made for this one: another of its kind may be as lucky.
-            if reason != Reason::WaitingForPreemption {
+            if reason == Reason::PendingEvaluation && !plan.placements.is_empty() {
+                // What was kept for others came free in this very round, after its turn.
+                self.due = true;
+            } else if reason != Reason::WaitingForPreemption {
+                // Where room is made for one, another of its kind may be as lucky.
                 self.refused.insert(kind, reason);
             }
             let run = &mut self.outcome.runs[gang as usize];
