@@ -1,8 +1,8 @@
 //! The planner: round after round over a fleet that changes little in between.
 //!
 //! Owns a snapshot, the changes to it, and what one round may hand on to the next; gives exactly
-//! what [`crate::decide`] gives of the same snapshot (invariant S27). Never waits, asks or reads a
-//! clock: time is a change like others.
+//! what [`crate::decide()`] gives of the same snapshot (invariant S27). Never waits, asks or reads
+//! a clock: time is a change like others.
 //!
 //! What is kept from round to round, and when it is made again:
 //!
