@@ -144,7 +144,8 @@ pub struct RoomChange {
 
 impl RoomChange {
     /// What a take does to its hosts; `None` when it takes more than is there.
-    pub(crate) fn of(gang: &GangShape, take: &Take) -> Option<Self> {
+    #[must_use]
+    pub fn of(gang: &GangShape, take: &Take) -> Option<Self> {
         let role = gang.roles.get(take.role as usize)?;
         let used = role.per_pod.checked_mul(u64::from(take.pods_per_host))?;
         Some(Self {
@@ -157,7 +158,8 @@ impl RoomChange {
     }
 
     /// The change that takes this one back.
-    pub(crate) fn reversed(self) -> Self {
+    #[must_use]
+    pub fn reversed(self) -> Self {
         Self {
             before: self.after,
             after: self.before,

@@ -198,18 +198,9 @@ fn shift(rows: &mut Vec<Shape>, change: &RoomChange) -> bool {
 
 /// What a take does to its hosts.
 fn rooms(gang: &Waiting, placed: &Placed) -> Vec<RoomChange> {
-    let changes = placed.takes.iter().map(|take| {
-        let per_pod = gang.shape.roles[take.role as usize].per_pod;
-        let used = per_pod.checked_mul(u64::from(take.pods_per_host));
-        RoomChange {
-            domains: take.domains.clone(),
-            allocatable: take.allocatable,
-            before: Some(take.free),
-            after: used.and_then(|used| take.free.checked_sub(used)),
-            hosts: take.hosts,
-        }
-    });
-    changes.collect()
+    let takes = placed.takes.iter();
+    let changes = takes.map(|take| RoomChange::of(&gang.shape, take));
+    changes.map(|change| change.expect("it fits")).collect()
 }
 
 fn held(snapshot: &Snapshot, placed: &Placed) -> Held {

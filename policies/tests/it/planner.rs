@@ -133,11 +133,7 @@ impl Fleet {
         self.apply(Change::Ended(gang, epoch))?;
         // What was lost in between gives nothing back.
         if let Some((pool, rooms)) = self.took.remove(&gang) {
-            let back = rooms.into_iter().rev().map(|it| RoomChange {
-                before: it.after,
-                after: it.before,
-                ..it
-            });
+            let back = rooms.into_iter().rev().map(RoomChange::reversed);
             let _ = self.apply(Change::Room(pool, back.collect()));
         }
         Ok(())
@@ -243,20 +239,9 @@ fn changed(row: &Shape, before: Option<Resources>, after: Option<Resources>) -> 
 }
 
 fn rooms(gang: &Waiting, placed: &Placed) -> Vec<RoomChange> {
-    let changes = placed.takes.iter().map(|take| {
-        let per_pod = gang.shape.roles[take.role as usize].per_pod;
-        let used = per_pod
-            .checked_mul(u64::from(take.pods_per_host))
-            .expect("it fits");
-        RoomChange {
-            domains: take.domains.clone(),
-            allocatable: take.allocatable,
-            before: Some(take.free),
-            after: take.free.checked_sub(used),
-            hosts: take.hosts,
-        }
-    });
-    changes.collect()
+    let takes = placed.takes.iter();
+    let changes = takes.map(|take| RoomChange::of(&gang.shape, take));
+    changes.map(|change| change.expect("it fits")).collect()
 }
 
 fn held(snapshot: &Snapshot, placed: &Placed) -> Held {
