@@ -299,6 +299,13 @@ impl Fleet {
             .ok_or_else(|| FleetError::Absent(format!("hub number {index}")))
     }
 
+    /// What a hub counts, through all its lives.
+    pub fn metrics(&self, index: usize) -> Result<&Metrics, FleetError> {
+        let seat = self.hubs.get(index);
+        seat.map(|seat| &seat.metrics)
+            .ok_or_else(|| FleetError::Absent(format!("hub number {index}")))
+    }
+
     /// A client of a hub that runs.
     pub fn client(&self, index: usize) -> Result<Client, FleetError> {
         let options = ClientOptions {

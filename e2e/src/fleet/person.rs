@@ -3,7 +3,7 @@
 //!
 //! Owns what tests of one promise share beside the federation itself. Never looks inside a hub.
 
-use meridian_agent::simulated::RUNTIME;
+use meridian_agent::simulated::{RUNTIME, Truth};
 use meridian_api::kinds;
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_api::meta::Spec;
@@ -109,6 +109,28 @@ impl Person {
         about
             .map(|event| (word(event, "reason"), word(event, "message")))
             .collect()
+    }
+
+    /// A number that the hub counts.
+    ///
+    /// # Panics
+    /// When it counts nothing of that name without labels.
+    #[must_use]
+    pub fn counted(&self, name: &str) -> u64 {
+        let metrics = self.fleet.metrics(0).expect("it has a hub");
+        let text = metrics.encode().expect("numbers are text");
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let count = line.and_then(|count| count.parse().ok());
+        count.unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+
+    /// How often user code of any pod has started, or ended, by the clusters' own word.
+    #[must_use]
+    pub fn truths(&self, what: Truth) -> usize {
+        let histories = self.fleet.clusters();
+        let histories = histories.flat_map(|(.., cluster)| cluster.history(self.clock.wall()));
+        histories.filter(|event| event.what == what).count()
     }
 
     /// Waits until `look` sees something.

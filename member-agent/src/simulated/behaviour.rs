@@ -13,12 +13,17 @@ pub const EXIT_CODE: &str = "meridian.dev/simulated-exit-code";
 /// `"true"`: only SIGKILL ends it.
 pub const IGNORES_SIGTERM: &str = "meridian.dev/simulated-ignores-sigterm";
 
+/// Saves its work each time that it has run so long, such as `10m`; absent = only when asked. Rank 0
+/// of a role saves for its gang.
+pub const SAVES_EVERY: &str = "meridian.dev/simulated-saves-every";
+
 /// The life of one pod's user code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Behaviour {
     pub(super) runtime: Option<Millis>,
     pub(super) exit_code: i32,
     pub(super) ignores_sigterm: bool,
+    pub(super) saves_every: Option<Millis>,
 }
 
 impl Behaviour {
@@ -35,11 +40,20 @@ impl Behaviour {
         let bad = |name: &str, text: &str, form: &str| {
             format!("annotation {name} is {text:?}, not {form}")
         };
-        let runtime = annotation(RUNTIME)
-            .map(|text| {
-                duration(&text).ok_or_else(|| bad(RUNTIME, &text, "a duration such as 90s"))
-            })
-            .transpose()?;
+        let span = |name: &str| {
+            let text = annotation(name);
+            let span = text.map(|text| {
+                duration(&text).ok_or_else(|| bad(name, &text, "a duration such as 90s"))
+            });
+            span.transpose()
+        };
+        let runtime = span(RUNTIME)?;
+        let saves_every = span(SAVES_EVERY)?;
+        if saves_every == Some(Millis::ZERO) {
+            return Err(format!(
+                "annotation {SAVES_EVERY} is 0, so it would do nothing else"
+            ));
+        }
         let exit_code = annotation(EXIT_CODE)
             .map(|text| {
                 text.parse()
@@ -56,6 +70,7 @@ impl Behaviour {
             runtime,
             exit_code,
             ignores_sigterm,
+            saves_every,
         })
     }
 }
@@ -85,11 +100,14 @@ mod tests {
     #[test]
     fn annotations_are_read_or_named() {
         let of = |annotations| Behaviour::of(&json!({"metadata": {"annotations": annotations}}));
-        let all = of(json!({RUNTIME: "90s", EXIT_CODE: "3", IGNORES_SIGTERM: "true"}));
+        let all = of(json!({
+            RUNTIME: "90s", EXIT_CODE: "3", IGNORES_SIGTERM: "true", SAVES_EVERY: "10m",
+        }));
         let expected = Behaviour {
             runtime: Some(Millis(90_000)),
             exit_code: 3,
             ignores_sigterm: true,
+            saves_every: Some(Millis(600_000)),
         };
         assert_eq!(all, Ok(expected));
         assert_eq!(Behaviour::of(&json!({})), Ok(Behaviour::default()));
@@ -97,6 +115,7 @@ mod tests {
             json!({RUNTIME: "90"}),
             json!({RUNTIME: "s"}),
             json!({EXIT_CODE: "x"}),
+            json!({SAVES_EVERY: "0s"}),
         ] {
             assert!(of(bad).is_err());
         }

@@ -27,7 +27,7 @@ use meridian_api::units::{Millis, Resources, UnixMillis};
 use meridian_runtime::Clock;
 use tokio::sync::Notify;
 
-pub use behaviour::{EXIT_CODE, IGNORES_SIGTERM, RUNTIME};
+pub use behaviour::{EXIT_CODE, IGNORES_SIGTERM, RUNTIME, SAVES_EVERY};
 pub use inventory::{Inventory, InventoryError, InventoryNode, InventoryPool, NodeResources};
 pub use keep::{KeepError, Keeper};
 pub use profile::{Between, Profile};

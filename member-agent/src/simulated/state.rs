@@ -77,6 +77,8 @@ pub(super) enum Due {
     },
     /// A checkpoint is written.
     Checkpoint(GangKey),
+    /// User code saves its work by itself, and will again.
+    Save(PodId),
     /// The cluster notices that a node is dead.
     Notice(String),
 }

@@ -56,8 +56,24 @@ impl State {
                     self.note(Changed::Gang(key));
                 }
             }
+            Due::Save(pod) => self.save(pod),
             Due::Notice(node) => self.notice(&node),
         }
+    }
+
+    /// What runs has saved its work, and goes on.
+    fn save(&mut self, id: PodId) {
+        let now = self.now;
+        let Some(gang) = self.gangs.get_mut(&id.key) else {
+            return;
+        };
+        let pod = gang.pods.iter().find(|pod| pod.id == id && pod.runs);
+        let Some(every) = pod.and_then(|pod| pod.behaviour.saves_every) else {
+            return;
+        };
+        gang.checkpoint = Some(now);
+        self.note(Changed::Gang(id.key));
+        self.schedule(every, Due::Save(id));
     }
 
     /// The kubelet's own look at its room, the last word on it.
@@ -162,8 +178,12 @@ impl State {
         }
         (pod.phase, pod.started, pod.runs) = (PodPhase::Running, Some(now), true);
         let behaviour = pod.behaviour;
+        let saves = behaviour.saves_every.filter(|_| pod.rank == 0);
         self.record(id, Truth::Started);
         self.note(Changed::Gang(id.key));
+        if let Some(every) = saves {
+            self.schedule(every, Due::Save(id.clone()));
+        }
         if let Some(runtime) = behaviour.runtime {
             let reason = "Error".to_owned();
             let exit_code = behaviour.exit_code;
