@@ -296,8 +296,8 @@ impl Committer {
             number: 0,
             at: self.clock.wall(),
             kind: "FederatedJob",
-            namespace: job.key.namespace.clone().unwrap_or_default(),
-            name: job.key.name.clone(),
+            namespace: job.namespace().to_owned(),
+            name: job.name().to_owned(),
             uid: uid.to_string(),
             gravity: Gravity::Normal,
             reason: "",
@@ -452,17 +452,16 @@ impl Committer {
         }
         self.show_budgets(model, situation.now);
         self.metrics.pending.clear();
-        for (gang, (_, blockers)) in &explained.of {
-            let class = model
-                .job(gang.job)
-                .map(|job| job.object.spec.workload_class.clone());
+        let class = |job: Uid| model.job(job).map(|job| job.spec().workload_class.as_str());
+        for (class, blockers, count) in explained.counts(class) {
             let reason =
                 headline(blockers).map_or("PendingEvaluation", |first| first.reason.as_str());
             let labels = PendingLabels {
-                class: class.unwrap_or_default(),
+                class: class.unwrap_or_default().to_owned(),
                 reason: reason.to_owned(),
             };
-            self.metrics.pending.get_or_create(&labels).inc();
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.metrics.pending.get_or_create(&labels).inc_by(count);
         }
     }
 }

@@ -40,9 +40,9 @@ impl Outlook {
         job: &Job,
         now: UnixMillis,
     ) -> Option<Self> {
-        let finish_by = job.object.spec.finish_by?.0;
+        let finish_by = job.spec().finish_by?.0;
         let runtime = model.max_runtime(job);
-        let gangs = (0..job.gang_count()).filter(|index| !job.progress.is_over(*index));
+        let gangs = (0..job.gang_count()).filter(|index| !job.progress().is_over(*index));
         let each = gangs.map(|index| {
             let gang = GangId {
                 job: job.uid,
@@ -151,7 +151,7 @@ impl Deadlines {
             };
             let before = known.remove(&job.uid);
             let is_late = outlook.forecast.late().is_some();
-            if is_late != job.progress.miss_told {
+            if is_late != job.progress().miss_told {
                 turns.push(Turn {
                     job: job.uid,
                     told: is_late.then(|| entry(job, &outlook, now)),
@@ -159,7 +159,7 @@ impl Deadlines {
             }
             let mut conditions = before.map(|before| before.conditions).unwrap_or_default();
             let condition = Condition {
-                observed_generation: job.object.metadata.generation,
+                observed_generation: job.marks.generation,
                 ..outlook.condition()
             };
             conditions::set(&mut conditions, condition, now);
@@ -202,8 +202,8 @@ fn entry(job: &Job, outlook: &Outlook, now: UnixMillis) -> JournalEntry {
         number: 0,
         at: now,
         kind: "FederatedJob",
-        namespace: job.key.namespace.clone().unwrap_or_default(),
-        name: job.key.name.clone(),
+        namespace: job.namespace().to_owned(),
+        name: job.name().to_owned(),
         uid: job.uid.to_string(),
         gravity: Gravity::Warning,
         reason: if outlook.forecast.is_certain {

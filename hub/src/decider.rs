@@ -485,11 +485,8 @@ impl Decider {
         if !asks && self.model.holds().next().is_none() {
             // Nobody asks for anything: nothing to decide, and nothing to explain.
             let (revision, decided) = (self.model.revision(), self.options.clock.wall());
-            self.options.explanations.publish(Explained {
-                revision,
-                decided,
-                ..Explained::default()
-            });
+            let explained = Explained::of_nothing(revision, decided);
+            self.options.explanations.publish(explained);
             return Ok(());
         }
         let (labelled, plan) = self.plan().await;

@@ -4,6 +4,7 @@
 //! drops the decision; nothing is patched.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use meridian_api::ids::{GangId, Revision, Term};
 use meridian_api::kinds::federated_job::{
@@ -16,7 +17,7 @@ use meridian_store::keys::{self, Part};
 use meridian_store::{Compare, Op, Operation};
 
 use crate::fence::put;
-use crate::model::{GangRow, Job, Model, TRACEPARENT_ANNOTATION, TemplateHash};
+use crate::model::{GangRow, Job, Model, TemplateHash};
 use crate::placement::{Chosen, PlacedCheckpoint, PlacedRole, PlacementRecord, stored_rows};
 use crate::settle::{Change, Subject, to_json};
 use crate::status::job_status;
@@ -33,12 +34,12 @@ pub(crate) fn placement_change(
     let job = model.job(gang.job)?;
     let record = record(job, snapshot, placed, term)?;
     let (placement, progress) = (keys::placement(gang), keys::progress(job.uid));
-    let spec = job.key.part(Part::Spec);
+    let spec = job.key(Part::Spec);
     let mut compares = vec![
         Compare::ModRevision(keys::policy_head(), snapshot.policy_head),
         Compare::ModRevision(keys::ledger_head(), model.ledger_head()),
         Compare::ModRevision(spec, snapshot.waiting[placed.waiting.index()].spec_revision),
-        Compare::ModRevision(progress, job.progress_revision),
+        Compare::ModRevision(progress, job.progress_revision()),
         Compare::ModRevision(placement.clone(), Revision(0)),
     ];
     let mut rows: Vec<&PlacementRecord> = model
@@ -50,7 +51,7 @@ pub(crate) fn placement_change(
     let status = job_status(job, &rows, snapshot.now);
     let mut ops = vec![
         put(placement, record.to_json()),
-        put(job.key.part(Part::Status), to_json(&status)),
+        put(job.key(Part::Status), to_json(&status)),
         put(keys::ledger_head(), gang.to_string()),
     ];
     if let Some(hold) = model.hold(gang) {
@@ -85,7 +86,7 @@ pub(crate) fn regrade_change(
     let stored = model.placement(held.gang)?;
     let same = stored.record.epoch == held.epoch && stored.record.gpus == held.resources.gpus;
     let record = same.then(|| PlacementRecord {
-        ledger: stored_rows(snapshot, &regraded.rows),
+        ledger: stored_rows(snapshot, &regraded.rows).into(),
         ..stored.record.as_ref().clone()
     })?;
     let key = keys::placement(held.gang);
@@ -112,7 +113,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
     let cluster = &snapshot.clusters[pool.cluster.index()];
     let region = snapshot.regions.get(cluster.region.index());
     let place = job
-        .object
+        .object()
         .override_at(&cluster.name, region.map_or("", String::as_str));
     let role = |((role, template), pods): ((&RoleShape, &TemplateHash), &u32)| PlacedRole {
         name: role.name.clone(),
@@ -129,8 +130,8 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
     let class = &snapshot.classes[waiting.class.index()];
     Some(PlacementRecord {
         gang,
-        namespace: job.key.namespace.clone().unwrap_or_default(),
-        job: job.key.name.clone(),
+        namespace: job.namespace().to_owned(),
+        job: job.name().to_owned(),
         tenant: snapshot.tenants[waiting.tenant.index()].name.clone(),
         class: class.name.clone(),
         priority: class.priority,
@@ -140,9 +141,9 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         epoch: waiting.next_epoch,
         term,
         state: State::Starting,
-        roles: roles.map(role).collect(),
+        roles: Arc::new(roles.map(role).collect()),
         gpus: placed.gpus,
-        ledger: stored_rows(snapshot, &placed.rows),
+        ledger: stored_rows(snapshot, &placed.rows).into(),
         grace: row.grace,
         max_runtime: waiting.max_runtime,
         place_timeout: row.place_timeout,
@@ -150,12 +151,12 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         preempted: None,
         started: None,
         traceparent: trace(job),
-        labels: cost_labels(&job.object.spec.cost_attribution),
-        checkpoint: job.object.spec.checkpoint.as_ref().map(checkpoint),
-        leader: leader(&job.object.spec, row),
-        dependencies: job.object.spec.dependencies.clone(),
-        carried: job.carried.clone(),
-        origin: job.object.spec.origin.clone(),
+        labels: cost_labels(&job.spec().cost_attribution).into(),
+        checkpoint: job.spec().checkpoint.as_ref().map(checkpoint).map(Arc::new),
+        leader: leader(job.spec(), row),
+        dependencies: job.spec().dependencies.clone().map(Box::new),
+        carried: job.form.carried.clone(),
+        origin: job.spec().origin.clone().map(Box::new),
         chosen: Some(chosen(snapshot, placed)),
     })
 }
@@ -193,14 +194,10 @@ fn leader(spec: &FederatedJobSpec, row: &GangRow) -> Option<String> {
 
 /// The decision as a span of the job's own trace; what is carried on is its context.
 fn trace(job: &Job) -> Option<String> {
-    let submitted = job
-        .object
-        .metadata
-        .annotations
-        .get(TRACEPARENT_ANNOTATION)?;
+    let submitted = job.traceparent.as_deref()?;
     let span = tracing::info_span!(parent: None, "place gang", job = %job.full_name());
     telemetry::set_parent(&span, submitted);
-    Some(telemetry::traceparent(&span).unwrap_or_else(|| submitted.clone()))
+    Some(telemetry::traceparent(&span).unwrap_or_else(|| submitted.to_owned()))
 }
 
 fn cost_labels(cost: &CostAttribution) -> BTreeMap<String, String> {

@@ -26,54 +26,119 @@ pub(crate) struct Explained {
     pub(crate) revision: Revision,
     /// When.
     pub(crate) decided: UnixMillis,
-    /// Waiting gangs in the order in which they are tried.
-    pub(crate) queue: Vec<GangId>,
-    /// Why each waits, and its place in the queue, from 1.
-    pub(crate) of: BTreeMap<GangId, (u32, Arc<Vec<Blocker>>)>,
+    /// Waiting gangs in the order in which they are tried, as columns: the job of each,
+    jobs: Vec<Uid>,
+    /// which of its gangs it is,
+    indices: Vec<u32>,
+    /// and why it waits, as a row of `lists`.
+    why: Vec<u32>,
+    /// The same gangs, as rows of the columns, by identity.
+    by_gang: Vec<u32>,
+    /// Different lists of reasons.
+    lists: Vec<Vec<Blocker>>,
     /// When each may start, where that can be said.
     pub(crate) starts: BTreeMap<GangId, Estimate>,
 }
 
 impl Explained {
+    /// Nobody waited.
+    #[must_use]
+    pub(crate) fn of_nothing(revision: Revision, decided: UnixMillis) -> Self {
+        Self {
+            revision,
+            decided,
+            ..Self::default()
+        }
+    }
+
     /// What a plan said, in words.
     #[must_use]
     pub(crate) fn new(snapshot: &Snapshot, plan: &Plan, troubled: &[(GangId, Trouble)]) -> Self {
-        let mut distinct: BTreeMap<&Reasons, Arc<Vec<Blocker>>> = BTreeMap::new();
-        let mut explained = Self {
-            revision: snapshot.revision,
-            decided: snapshot.now,
-            ..Self::default()
-        };
+        let mut explained = Self::of_nothing(snapshot.revision, snapshot.now);
+        let all = plan.unplaced.len() + troubled.len();
+        explained.jobs.reserve_exact(all);
+        explained.indices.reserve_exact(all);
+        explained.why.reserve_exact(all);
+        let mut reasons: BTreeMap<&Reasons, u32> = BTreeMap::new();
         for left in &plan.unplaced {
             let gang = snapshot.waiting[left.waiting.index()].gang;
-            let blockers = distinct.entry(&left.reasons).or_insert_with(|| {
+            let list = reasons.entry(&left.reasons).or_insert_with(|| {
                 let shown = left.reasons.iter().take(MAX_BLOCKERS_SHOWN);
-                Arc::new(shown.map(|cause| blocker(snapshot, cause)).collect())
+                explained.list(shown.map(|cause| blocker(snapshot, cause)).collect())
             });
-            explained.push(gang, Arc::clone(blockers));
+            let list = *list;
+            explained.push(gang, list);
             explained
                 .starts
                 .extend(left.start.map(|start| (gang, start)));
         }
+        let mut troubles: BTreeMap<(Reason, &str), u32> = BTreeMap::new();
         for (gang, trouble) in troubled {
-            let blocker = Blocker {
-                reason: trouble.reason,
-                cluster: None,
-                flavor: None,
-                need: None,
-                free: None,
-                limit: None,
-                message: trouble.message.clone(),
-            };
-            explained.push(*gang, Arc::new(vec![blocker]));
+            let key = (trouble.reason, trouble.message.as_str());
+            let list = troubles.entry(key).or_insert_with(|| {
+                explained.list(vec![Blocker {
+                    reason: trouble.reason,
+                    cluster: None,
+                    flavor: None,
+                    need: None,
+                    free: None,
+                    limit: None,
+                    message: trouble.message.clone(),
+                }])
+            });
+            let list = *list;
+            explained.push(*gang, list);
         }
+        explained.by_gang = (0..row(all)).collect();
+        let (jobs, indices) = (&explained.jobs, &explained.indices);
+        let gang = |at: &u32| (jobs[*at as usize], indices[*at as usize]);
+        explained.by_gang.sort_unstable_by_key(gang);
         explained
     }
 
-    fn push(&mut self, gang: GangId, blockers: Arc<Vec<Blocker>>) {
-        self.queue.push(gang);
-        let position = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
-        self.of.insert(gang, (position, blockers));
+    /// Another list of reasons, as its row.
+    fn list(&mut self, list: Vec<Blocker>) -> u32 {
+        self.lists.push(list);
+        row(self.lists.len() - 1)
+    }
+
+    fn push(&mut self, gang: GangId, list: u32) {
+        self.jobs.push(gang.job);
+        self.indices.push(gang.index);
+        self.why.push(list);
+    }
+
+    /// How many gangs wait.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Waiting gangs in the order in which they are tried, and why each waits.
+    pub(crate) fn queue(&self) -> impl Iterator<Item = (GangId, &[Blocker])> {
+        let gangs = self.jobs.iter().zip(&self.indices);
+        let gangs = gangs.map(|(job, index)| GangId {
+            job: *job,
+            index: *index,
+        });
+        gangs.zip(
+            self.why
+                .iter()
+                .map(|list| self.lists[*list as usize].as_slice()),
+        )
+    }
+
+    /// How many gangs wait for each list of reasons, told apart by `kind`.
+    pub(crate) fn counts<K: Ord>(
+        &self,
+        kind: impl Fn(Uid) -> K,
+    ) -> impl Iterator<Item = (K, &[Blocker], u64)> {
+        let mut counts: BTreeMap<(K, u32), u64> = BTreeMap::new();
+        for (job, list) in self.jobs.iter().zip(&self.why) {
+            *counts.entry((kind(*job), *list)).or_default() += 1;
+        }
+        let counts = counts.into_iter();
+        counts.map(|((kind, list), count)| (kind, self.lists[list as usize].as_slice(), count))
     }
 
     /// When the first of a job's gangs may start.
@@ -91,18 +156,21 @@ impl Explained {
         })
     }
 
-    /// The first waiting gang of a job: its place and why it waits.
+    /// The first waiting gang of a job: its place, from 1, and why it waits.
     #[must_use]
-    pub(crate) fn of_job(&self, job: Uid) -> Option<&(u32, Arc<Vec<Blocker>>)> {
-        let all = GangId { job, index: 0 }..=GangId {
-            job,
-            index: u32::MAX,
-        };
-        self.of
-            .range(all)
-            .map(|(_, known)| known)
-            .min_by_key(|(position, _)| *position)
+    pub(crate) fn of_job(&self, job: Uid) -> Option<(u32, &[Blocker])> {
+        let begin = |at: &u32| self.jobs[*at as usize] < job;
+        let first = self.by_gang.partition_point(begin);
+        let gangs = self.by_gang[first..].iter();
+        let gangs = gangs.take_while(|at| self.jobs[**at as usize] == job);
+        let first = *gangs.min()? as usize;
+        Some((row(first + 1), &self.lists[self.why[first] as usize]))
     }
+}
+
+/// A count of gangs as a row: there are fewer than four thousand million.
+fn row(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// A cause with names in place of ordinals.
@@ -239,7 +307,7 @@ impl Explanations {
                 let message = first
                     .map(|blocker| blocker.message.clone())
                     .unwrap_or_default();
-                (reason, message, Some(*position), blockers.as_slice())
+                (reason, message, Some(position), blockers)
             }
             None => (Reason::PendingEvaluation, String::new(), None, &[][..]),
         };

@@ -2,8 +2,11 @@
 //!
 //! Owns the builders that make given / when / then readable. Never touches a store.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Term, Uid};
+use meridian_api::kinds::federated_job::FederatedJobStatus;
 use meridian_api::units::{BootMillis, MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::lifecycle::State;
 use meridian_proto::v1;
@@ -29,6 +32,8 @@ pub(crate) fn gang(index: u32) -> GangId {
 /// A model, and the revision of its newest entry.
 pub(crate) struct Fixture {
     pub(crate) model: Model,
+    /// Status of the job that was written last.
+    pub(crate) status: Option<FederatedJobStatus>,
     revision: u64,
 }
 
@@ -37,6 +42,7 @@ impl Fixture {
     pub(crate) fn new(hosts: u32) -> Self {
         let mut fixture = Self {
             model: Model::default(),
+            status: None,
             revision: 0,
         };
         fixture.put("hub/store-generation", b"1");
@@ -221,6 +227,13 @@ impl Fixture {
     /// Carries a change out as the store would, when its compares hold.
     pub(crate) fn carry_out(&mut self, change: &Change) {
         let revision = self.next();
+        let status = change.ops.iter().find_map(|op| match op {
+            Op::Put { key, value, .. } if key.ends_with(b"/status") => Some(value),
+            Op::Put { .. } | Op::Delete { .. } | Op::Get { .. } => None,
+        });
+        if let Some(status) = status {
+            self.status = Some(serde_json::from_slice(status).expect("a status"));
+        }
         let events = crate::fence::events(change.ops.clone(), revision);
         self.model.absorb(&events, revision);
     }
@@ -234,7 +247,7 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
         memory: meridian_api::units::Mebibytes(1_024),
     };
     PlacementRecord {
-        ledger: Vec::new(),
+        ledger: Arc::default(),
         gang: gang(index),
         namespace: "nlp".into(),
         job: "train".into(),
@@ -247,7 +260,7 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
         epoch,
         term: Term(1),
         state,
-        roles: vec![PlacedRole {
+        roles: Arc::new(vec![PlacedRole {
             name: "worker".into(),
             pods: 2,
             per_pod,
@@ -258,7 +271,7 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
             min: 0,
             step: 0,
             full: None,
-        }],
+        }]),
         gpus: MilliGpus::cards(8),
         grace: Millis::seconds(30),
         max_runtime: None,
@@ -267,7 +280,7 @@ pub(crate) fn record(index: u32, epoch: Epoch, state: State) -> PlacementRecord 
         preempted: None,
         started: None,
         traceparent: None,
-        labels: std::collections::BTreeMap::new(),
+        labels: Arc::default(),
         checkpoint: None,
         leader: None,
         dependencies: None,

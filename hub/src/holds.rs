@@ -148,8 +148,8 @@ pub(crate) fn hold_change(
     let mut compares = vec![
         Compare::ModRevision(keys::policy_head(), snapshot.policy_head),
         Compare::ModRevision(keys::ledger_head(), model.ledger_head()),
-        Compare::ModRevision(job.key.part(Part::Spec), waiting.spec_revision),
-        Compare::ModRevision(keys::progress(job.uid), job.progress_revision),
+        Compare::ModRevision(job.key(Part::Spec), waiting.spec_revision),
+        Compare::ModRevision(keys::progress(job.uid), job.progress_revision()),
         Compare::ModRevision(keys::placement(gang), Revision(0)),
         Compare::ModRevision(key.clone(), Revision(0)),
     ];

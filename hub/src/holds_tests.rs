@@ -1,5 +1,7 @@
 //! A preemption from decision to place, tried on a small model.
 
+use std::sync::Arc;
+
 use meridian_api::ids::Uid;
 use meridian_api::units::Millis;
 use meridian_policies::lifecycle::{DrainReason, State};
@@ -105,7 +107,7 @@ fn full() -> Fixture {
     let mut fixture = Fixture::new(1);
     fixture.job(&json!({}), &json!({}));
     let mut row = placed(0, FIRST, State::Running);
-    for role in &mut row.roles {
+    for role in Arc::make_mut(&mut row.roles) {
         role.per_pod = cards(4).into();
     }
     fixture.put(&format!("placements/{JOB}/0"), &row.to_json());
@@ -130,7 +132,7 @@ fn half_used(location: &[&str]) -> Fixture {
     let save = json!({"uri": "s3://ckpt/train", "every": "10m", "location": location});
     fixture.job(&json!({"roles": roles, "checkpoint": save}), &json!({}));
     let mut row = placed(0, FIRST, State::Running);
-    for role in &mut row.roles {
+    for role in Arc::make_mut(&mut row.roles) {
         role.per_pod = cards(2).into();
     }
     row.gpus = MilliGpus::cards(4);
@@ -227,8 +229,8 @@ fn what_comes_free_goes_to_the_gang_and_the_victim_waits_again() {
     digest(&mut fixture, GangStep::Stopped, false);
     let gone = settle_gang(&fixture.model, gang(0), NOW).expect("the proof");
     fixture.carry_out(&gone);
-    assert!(fixture.model.waiting().contains(&gang(0)));
-    let progress = &fixture.model.job(JOB).expect("it is there").progress;
+    assert!(fixture.model.waiting().contains(gang(0)));
+    let progress = &fixture.model.job(JOB).expect("it is there").progress();
     assert_eq!(progress.evicted_by(0)[0].job, URGENT);
     assert!(progress.next_epoch(0, meridian_api::ids::StoreGeneration(1)) > Some(FIRST));
     let (labelled, plan) = decided(&fixture);

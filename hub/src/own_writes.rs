@@ -39,8 +39,8 @@ impl Doomed {
     pub(crate) fn of(job: &Job) -> Self {
         Self {
             uid: job.uid,
-            namespace: job.key.namespace.clone().unwrap_or_default(),
-            name: job.key.name.clone(),
+            namespace: job.namespace().to_owned(),
+            name: job.name().to_owned(),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! those are named by their hash.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use meridian_api::ids::{Epoch, GangId, Term};
 use meridian_api::kinds::federated_job::{Dependencies, Origin};
@@ -44,12 +45,12 @@ pub struct PlacementRecord {
     /// Where it stands.
     pub state: State,
     /// Its pods, by role.
-    pub roles: Vec<PlacedRole>,
+    pub roles: Arc<Vec<PlacedRole>>,
     /// GPUs in all.
     pub gpus: MilliGpus,
     /// Its entries in the ledger; empty until they are first written down.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ledger: Vec<StoredRow>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub ledger: Arc<Vec<StoredRow>>,
     /// From SIGTERM to SIGKILL.
     pub grace: Millis,
     /// Most it may run.
@@ -62,7 +63,7 @@ pub struct PlacementRecord {
     pub decided: UnixMillis,
     /// For whom it goes, while it drains for another gang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preempted: Option<Preempted>,
+    pub preempted: Option<Box<Preempted>>,
     /// When it was first seen to run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
@@ -70,23 +71,23 @@ pub struct PlacementRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     /// Labels of every pod: cost attribution.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "has_none")]
+    pub labels: Arc<BTreeMap<String, String>>,
     /// How it saves its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<PlacedCheckpoint>,
+    pub checkpoint: Option<Arc<PlacedCheckpoint>>,
     /// The role whose rank 0 decides how it ended; absent = every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
     /// What must be in the namespace before anything is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dependencies: Option<Dependencies>,
+    pub dependencies: Option<Box<Dependencies>>,
     /// SHA-256 of the document of what it carries, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub carried: Option<String>,
+    pub carried: Option<Arc<str>>,
     /// The object there that owns its pods, when others made them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<Origin>,
+    pub origin: Option<Box<Origin>>,
     /// Why it is there and not elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Chosen>,
@@ -120,7 +121,7 @@ pub struct Preempted {
 }
 
 /// A part of a placement, and whose quota it stands on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredRow {
     /// What it is.
@@ -145,7 +146,7 @@ pub(crate) fn stored_rows(snapshot: &Snapshot, rows: &[LedgerRow]) -> Vec<Stored
 }
 
 /// How a gang saves its work, as its agent needs to know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacedCheckpoint {
     /// Where checkpoints are.
@@ -159,7 +160,7 @@ pub struct PlacedCheckpoint {
 }
 
 /// Pods of one role.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacedRole {
     /// Its name.
@@ -190,6 +191,14 @@ pub struct PlacedRole {
     pub slice: Option<SliceShape>,
 }
 
+fn is_empty(rows: &Arc<Vec<StoredRow>>) -> bool {
+    rows.as_ref().is_empty()
+}
+
+fn has_none(labels: &Arc<BTreeMap<String, String>>) -> bool {
+    labels.as_ref().is_empty()
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
@@ -202,7 +211,9 @@ impl PlacementRecord {
     pub fn shrunk(&self, sizes: &[(String, u32)]) -> Option<Self> {
         let mut next = self.clone();
         for (name, pods) in sizes {
-            let role = next.roles.iter_mut().find(|role| role.name == *name)?;
+            let role = Arc::make_mut(&mut next.roles)
+                .iter_mut()
+                .find(|role| role.name == *name)?;
             let fits = role.step > 0
                 && (role.min..=role.pods).contains(pods)
                 && (role.pods - pods).is_multiple_of(role.step);

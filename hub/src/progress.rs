@@ -154,6 +154,23 @@ impl Tried {
 }
 
 impl JobProgress {
+    /// Nothing has come of the job.
+    pub(crate) const fn none() -> Self {
+        Self {
+            succeeded: IndexSet(Vec::new()),
+            failed: IndexSet(Vec::new()),
+            tried: BTreeMap::new(),
+            evictions: BTreeMap::new(),
+            lacking: BTreeMap::new(),
+            started: None,
+            ended: None,
+            runs_seen: None,
+            last_scheduled: None,
+            miss_told: false,
+            last_failure: String::new(),
+        }
+    }
+
     /// Notes what `cluster` lacks or denies; it is asked again the later, the more often it was so.
     pub fn lacks(&mut self, cluster: &str, reason: Reason, message: String, now: UnixMillis) {
         let lack = self.lacking.entry(cluster.to_owned());

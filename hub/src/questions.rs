@@ -108,12 +108,11 @@ fn queue(
     } else {
         request.limit.min(MAX_ENTRIES)
     };
-    let entry = |gang: &GangId| {
+    let entry = |(position, (gang, blockers)): (u32, (GangId, &[Blocker]))| {
         let job = model.job(gang.job)?;
         if !request.tenant.is_empty() && job.tenant() != request.tenant {
             return None;
         }
-        let (position, blockers) = explained.of.get(gang)?;
         let gpus = job.gang(gang.index).map(|row| {
             row.shape.roles.iter().fold(MilliGpus::ZERO, |sum, role| {
                 let all = role.per_pod.gpus.checked_mul(u64::from(role.max));
@@ -121,27 +120,26 @@ fn queue(
             })
         });
         Some(v1::QueueEntry {
-            position: *position,
-            namespace: job.key.namespace.clone().unwrap_or_default(),
-            name: job.key.name.clone(),
+            position,
+            namespace: job.namespace().to_owned(),
+            name: job.name().to_owned(),
             index: gang.index,
             tenant: job.tenant().to_owned(),
-            workload_class: job.object.spec.workload_class.clone(),
+            workload_class: job.spec().workload_class.clone(),
             milli_gpus: gpus.unwrap_or_default().0,
             blocker: headline(blockers).map(reason),
             submitted_ms: job.submitted().0,
-            start: explained.starts.get(gang).copied().map(explain::start),
+            start: explained.starts.get(&gang).copied().map(explain::start),
             late: late(model, explained, situation, job),
         })
     };
     v1::QueueResponse {
-        entries: explained
-            .queue
-            .iter()
+        entries: (1..)
+            .zip(explained.queue())
             .filter_map(entry)
             .take(limit as usize)
             .collect(),
-        total: u32::try_from(explained.queue.len()).unwrap_or(u32::MAX),
+        total: u32::try_from(explained.len()).unwrap_or(u32::MAX),
         age_ms: age(explained, situation),
     }
 }
@@ -176,7 +174,7 @@ fn logs(
     };
     let Some(row) = model.placement(gang) else {
         let nothing = |message: String| ApiError::new(ErrorCode::NoLogs, message);
-        return Err(if job.progress.is_over(index) {
+        return Err(if job.progress().is_over(index) {
             nothing(format!("{what} has ended: its logs went with its pods"))
                 .help("what must outlive a job belongs into a log store of the cluster")
         } else {

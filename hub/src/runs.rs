@@ -67,14 +67,14 @@ pub(crate) fn runs_of(model: &Model, job: &Job) -> Vec<Run> {
         let run = model.job(*uid)?;
         let state = if !run.is_over() {
             RunState::Active
-        } else if run.progress.failed.is_empty() {
+        } else if run.progress().failed.is_empty() {
             RunState::Succeeded
         } else {
             RunState::Failed
         };
         Some(Run {
-            scheduled: scheduled(&job.key.name, &run.key.name)?,
-            name: run.key.name.clone(),
+            scheduled: scheduled(job.name(), run.name())?,
+            name: run.name().to_owned(),
             state,
         })
     };
@@ -83,7 +83,7 @@ pub(crate) fn runs_of(model: &Model, job: &Job) -> Vec<Run> {
 
 /// What is to be done about a recurring job at `now`; an error says what its schedule lacks.
 pub(crate) fn look(model: &Model, job: &Job, now: UnixMillis) -> Result<Due, String> {
-    let Some(schedule) = &job.object.spec.schedule else {
+    let Some(schedule) = &job.spec().schedule else {
         return Ok(Due::default());
     };
     if job.is_deleting() {
@@ -97,8 +97,8 @@ pub(crate) fn look(model: &Model, job: &Job, now: UnixMillis) -> Result<Due, Str
     let recurring = Recurring {
         schedule,
         recurrence: &recurrence,
-        suspended: job.object.spec.suspend,
-        seen: job.progress.runs_seen.unwrap_or(job.submitted()),
+        suspended: job.spec().suspend,
+        seen: job.progress().runs_seen.unwrap_or(job.submitted()),
         runs: &runs,
     };
     Ok(due(recurring, now))
@@ -277,11 +277,11 @@ impl RunKeeper {
         due: &Due,
         fence: Fence,
     ) -> Result<Carried, StoreError> {
-        let namespace = job.key.namespace.as_deref();
+        let namespace = job.namespace();
         let mut newest = Revision::default();
         let forgotten = due.forget.iter().take(FORGET_AT_ONCE);
         for name in due.replace.iter().chain(forgotten) {
-            let run = model.job_named(namespace.unwrap_or_default(), name);
+            let run = model.job_named(namespace, name);
             let Some(run) = run.filter(|run| !run.is_deleting()) else {
                 continue;
             };
@@ -298,7 +298,7 @@ impl RunKeeper {
         let Some(scheduled) = due.start else {
             return Ok(Carried::Done(newest));
         };
-        let outcome = match self.writes.stored(namespace, &job.key.name).await {
+        let outcome = match self.writes.stored(Some(namespace), job.name()).await {
             Ok(stored) => match run(&stored, scheduled) {
                 Some(run) => self.writes.make(&run, fence).await,
                 None => Outcome::Soon,
@@ -309,8 +309,8 @@ impl RunKeeper {
             Outcome::Done(at) => Carried::Done(newest.max(at)),
             Outcome::Soon => Carried::Soon,
             Outcome::Taken(_) => {
-                let name = run_name(&job.key.name, scheduled);
-                match model.job_named(namespace.unwrap_or_default(), &name) {
+                let name = run_name(job.name(), scheduled);
+                match model.job_named(namespace, &name) {
                     // An earlier try made it, and did not write that down.
                     Some(there) if there.run_of() == Some(job.uid) => Carried::Done(newest),
                     Some(_) => {
@@ -332,8 +332,8 @@ impl RunKeeper {
         };
         let about = About {
             kind: "FederatedJob",
-            namespace: job.key.namespace.as_deref().unwrap_or_default(),
-            name: &job.key.name,
+            namespace: job.namespace(),
+            name: job.name(),
             uid: Some(job.uid),
         };
         self.writes.tell(about, reason, why);
@@ -344,14 +344,14 @@ impl RunKeeper {
 fn seen(model: &Model, job: &Job, due: &Due, now: UnixMillis) -> Option<Change> {
     let seen = due.seen?;
     let mut job = job.clone();
-    job.progress.runs_seen = Some(seen);
+    job.progress_mut().runs_seen = Some(seen);
     if due.start.is_some() {
-        job.progress.last_scheduled = due.start;
+        job.progress_mut().last_scheduled = due.start;
     }
     let told = match (due.start, due.left_out) {
-        (Some(start), None) => Some(("RunStarted", run_name(&job.key.name, start))),
+        (Some(start), None) => Some(("RunStarted", run_name(job.name(), start))),
         (Some(start), Some(left_out)) => {
-            let run = run_name(&job.key.name, start);
+            let run = run_name(job.name(), start);
             Some(("RunStarted", format!("{run}; {}", left_out_words(left_out))))
         }
         (None, Some(left_out)) => Some(("RunLeftOut", left_out_words(left_out))),
@@ -359,8 +359,8 @@ fn seen(model: &Model, job: &Job, due: &Due, now: UnixMillis) -> Option<Change> 
     };
     let key = keys::progress(job.uid);
     let compares = vec![
-        Compare::ModRevision(job.key.part(Part::Spec), job.spec_revision),
-        Compare::ModRevision(key.clone(), job.progress_revision),
+        Compare::ModRevision(job.key(Part::Spec), job.spec_revision),
+        Compare::ModRevision(key.clone(), job.progress_revision()),
     ];
     let rows: Vec<_> = model
         .placements_of(job.uid)
@@ -368,8 +368,8 @@ fn seen(model: &Model, job: &Job, due: &Due, now: UnixMillis) -> Option<Change> 
         .collect();
     let status = job_status(&job, &rows, now);
     let ops = vec![
-        put(key, job.progress.to_json()),
-        put(job.key.part(Part::Status), to_json(&status)),
+        put(key, job.progress().to_json()),
+        put(job.key(Part::Status), to_json(&status)),
     ];
     Some(Change {
         subject: Subject::Job(job.uid),
@@ -482,7 +482,7 @@ mod tests {
             look(&fixture.model, &job, now).expect("a schedule").start,
             None
         );
-        let status = job.status.as_deref().expect("written");
+        let status = fixture.status.as_ref().expect("written");
         assert_eq!(status.last_scheduled, Some(Time(UnixMillis(60_000))));
 
         let run = json!({

@@ -64,14 +64,14 @@ impl<'a> Replica<'a> {
     fn new(model: &Model, service: &Service, revision: &str, job: &'a Job) -> Self {
         let rows = || model.placements_of(job.uid).map(|row| &row.record);
         let placed = rows().next().map(|record| record.cluster.clone());
-        let pinned = || match job.object.spec.placement.clusters.as_slice() {
+        let pinned = || match job.spec().placement.clusters.as_slice() {
             [only] => Some(only.clone()),
             _ => None,
         };
-        let made_from = job.object.metadata.labels.get(REVISION_LABEL);
+        let made_from = job.marks.labels.get(REVISION_LABEL);
         Self {
             job,
-            ordinal: service.object.ordinal(&job.key.name),
+            ordinal: service.object.ordinal(job.name()),
             is_placed: placed.is_some(),
             cluster: placed.or_else(pinned),
             is_running: rows().any(|record| record.state == State::Running),
@@ -115,7 +115,7 @@ pub(crate) fn wishes(model: &Model, service: &Service, situation: Situation) -> 
         return wishes;
     }
     let ended = replicas.iter().filter(|replica| {
-        let ended = replica.job.progress.ended;
+        let ended = replica.job.progress().ended;
         let rested = ended.is_none_or(|at| situation.now.since(at) >= REPLACE_AFTER);
         replica.job.is_over() && !replica.job.is_deleting() && rested
     });
@@ -292,7 +292,7 @@ impl Clusters {
 
 /// Replicas for which there is room in a cluster.
 fn room_in(snapshot: &Snapshot, name: &str, replica: &Job, shape: &GangShape, most: u32) -> u32 {
-    let spec = &replica.object.spec;
+    let spec = replica.spec();
     let flavors = &spec.placement.flavors;
     let pools = snapshot.pools.iter().filter(|pool| {
         let flavor = &snapshot.flavors[pool.flavor.index()].name;

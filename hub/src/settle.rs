@@ -85,7 +85,7 @@ pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Optio
         // Its job went without it, which takes a hand in the store: it is stopped as usual.
         None => Event::DeleteRequested,
         Some(job) if job.is_deleting() => Event::DeleteRequested,
-        Some(job) if job.object.spec.suspend => Event::SuspendRequested,
+        Some(job) if job.spec().suspend => Event::SuspendRequested,
         Some(_) if is_drained(model, &record.cluster) => Event::EvacuationRequested,
         Some(_) if model.must_leave(record).is_some_and(|at| at <= now) => {
             Event::EvacuationRequested
@@ -249,7 +249,7 @@ fn cause(job: Option<&Job>, index: u32, cause: EndCause) -> Failure {
     let Some(job) = job else {
         return Failure::NodeLost;
     };
-    match job.object.spec.retry.on(cause) {
+    match job.spec().retry.on(cause) {
         CauseAction::Restart => Failure::NodeLost,
         CauseAction::Fail => Failure::Exit { restarts_left: 0 },
         CauseAction::Count => Failure::Exit {
@@ -268,14 +268,14 @@ fn closed_by(reason: &str) -> Option<Reason> {
 }
 
 fn restarts_left(job: &Job, index: u32) -> u32 {
-    let tried = job.progress.tried.get(&index);
+    let tried = job.progress().tried.get(&index);
     let used = tried.map_or(0, |tried| tried.restarts);
-    job.object.spec.retry.max_restarts.saturating_sub(used)
+    job.spec().retry.max_restarts.saturating_sub(used)
 }
 
 /// What an exit code means for the job: its rules first, then its budget of restarts.
 fn exit(job: &Job, index: u32, code: i32) -> Failure {
-    let retry = &job.object.spec.retry;
+    let retry = &job.spec().retry;
     let rule = retry
         .exit_codes
         .iter()
@@ -308,7 +308,7 @@ fn change(
                 lifecycle::State::Draining(reason) if reason.is_for_another() => record
                     .preempted
                     .clone()
-                    .or_else(|| preempted(model, record)),
+                    .or_else(|| preempted(model, record).map(Box::new)),
                 lifecycle::State::Starting
                 | lifecycle::State::Running
                 | lifecycle::State::Draining(_) => None,
@@ -322,8 +322,8 @@ fn change(
     };
     let job = job.map(|job| {
         let mut job = job.clone();
-        let retry = job.object.spec.retry.clone();
-        apply_effects(&mut job.progress, &retry, record, transition, now, seen);
+        let retry = job.spec().retry.clone();
+        apply_effects(job.progress_mut(), &retry, record, transition, now, seen);
         job
     });
     let room = model.makes_room(record.gang, record.epoch);
@@ -355,22 +355,19 @@ fn write_row(
         ops.push(op);
     }
     if let Some(job) = job {
-        if job.progress != model.job(gang.job)?.progress {
+        if job.progress() != model.job(gang.job)?.progress() {
             let key = keys::progress(job.uid);
-            compares.push(Compare::ModRevision(key.clone(), job.progress_revision));
-            ops.push(put(key, job.progress.to_json()));
+            compares.push(Compare::ModRevision(key.clone(), job.progress_revision()));
+            ops.push(put(key, job.progress().to_json()));
         }
         let rows = model.placements_of(gang.job).map(|row| row.record.as_ref());
         let mut rows: Vec<&PlacementRecord> = rows.filter(|row| row.gang != gang).collect();
         rows.extend(next);
         rows.sort_by_key(|row| row.gang);
         // A job that is leaving is not written to: its keys may already be gone.
-        compares.push(Compare::ModRevision(
-            job.key.part(Part::Spec),
-            job.spec_revision,
-        ));
+        compares.push(Compare::ModRevision(job.key(Part::Spec), job.spec_revision));
         ops.push(put(
-            job.key.part(Part::Status),
+            job.key(Part::Status),
             to_json(&job_status(job, &rows, now)),
         ));
     }
@@ -523,11 +520,10 @@ pub(crate) fn settle_job(model: &Model, uid: Uid) -> Option<Change> {
     if !job.is_deleting() || model.placements_of(uid).next().is_some() {
         return None;
     }
-    let spec = job.key.part(Part::Spec);
+    let spec = job.key(Part::Spec);
     let compares = vec![Compare::ModRevision(spec.clone(), job.spec_revision)];
     let others: Vec<String> = job
-        .object
-        .metadata
+        .marks
         .finalizers
         .iter()
         .filter(|name| *name != FINALIZER)
@@ -541,7 +537,7 @@ pub(crate) fn settle_job(model: &Model, uid: Uid) -> Option<Change> {
     let ops = vec![
         Op::Delete { key: spec },
         Op::Delete {
-            key: job.key.part(Part::Status),
+            key: job.key(Part::Status),
         },
         Op::Delete {
             key: keys::progress(uid),

@@ -27,7 +27,7 @@ fn settle(fixture: &Fixture) -> Option<Change> {
 }
 
 fn phase(fixture: &Fixture) -> Phase {
-    let status = fixture.model.job(JOB).and_then(|job| job.status.clone());
+    let status = fixture.status.as_ref();
     status.expect("a status was written").phase
 }
 
@@ -105,7 +105,7 @@ fn a_bad_exit_uses_up_restarts_then_fails_for_good() {
         .model
         .job(JOB)
         .expect("it is there")
-        .progress
+        .progress()
         .clone();
     assert_eq!(progress.tried[&0].restarts, 1);
     let second = progress
@@ -123,9 +123,14 @@ fn a_lost_node_costs_no_restart() {
     let mut fixture = placed(State::Running);
     fixture.saw(0, FIRST, GangStep::Failed, "NodeLost");
     fixture.carry_out(&settle(&fixture).expect("news"));
-    let tried = fixture.model.job(JOB).expect("it is there").progress.tried[&0];
+    let tried = fixture
+        .model
+        .job(JOB)
+        .expect("it is there")
+        .progress()
+        .tried[&0];
     assert_eq!((tried.restarts, tried.starts), (0, 1));
-    assert!(fixture.model.waiting().contains(&gang(0)));
+    assert!(fixture.model.waiting().contains(gang(0)));
 }
 
 #[test]
@@ -149,13 +154,8 @@ fn a_deleted_job_drains_then_goes_whole() {
     fixture.saw(0, FIRST, GangStep::Stopped, "");
     fixture.carry_out(&settle(&fixture).expect("the proof"));
     let change = settle_job(&fixture.model, JOB).expect("nothing is left");
-    let job = fixture
-        .model
-        .job(JOB)
-        .expect("until it is carried out")
-        .key
-        .clone();
-    assert!(deletes(&change, &job.part(Part::Spec)) && deletes(&change, &job.part(Part::Status)));
+    let job = fixture.model.job(JOB).expect("until it is carried out");
+    assert!(deletes(&change, &job.key(Part::Spec)) && deletes(&change, &job.key(Part::Status)));
     fixture.carry_out(&change);
     assert!(fixture.model.job(JOB).is_none());
 }
@@ -165,7 +165,7 @@ fn a_gang_looks_elsewhere_at_once_for_what_one_cluster_lacks() {
     let mut fixture = placed(State::Starting);
     fixture.saw(0, FIRST, GangStep::Failed, "DependencyMissing");
     fixture.carry_out(&settle(&fixture).expect("news"));
-    let progress = &fixture.model.job(JOB).expect("it is there").progress;
+    let progress = &fixture.model.job(JOB).expect("it is there").progress();
     assert!(progress.tried[&0].not_before <= NOW);
     assert!(progress.lacking["euw-a"].until > NOW);
     let labelled = fixture.model.snapshot(Fixture::situation());
@@ -186,7 +186,7 @@ fn a_cluster_whose_rules_deny_a_job_is_asked_again_ever_more_rarely() {
         .model
         .job(JOB)
         .expect("it is there")
-        .progress
+        .progress()
         .clone();
     let first = progress.lacking["euw-a"].until;
     progress.lacks("euw-a", Reason::Denied, "no root".to_owned(), NOW);
@@ -203,7 +203,7 @@ fn a_rule_decides_what_an_eviction_costs() {
         fixture.job(&json!({"retry": retry}), &json!({}));
         fixture.saw(0, FIRST, GangStep::Failed, "Evicted");
         fixture.carry_out(&settle(&fixture).expect("news"));
-        let progress = &fixture.model.job(JOB).expect("it is there").progress;
+        let progress = &fixture.model.job(JOB).expect("it is there").progress();
         let tried = progress.tried.get(&0).copied().unwrap_or_default();
         (progress.failed.contains(0), tried.restarts)
     };
@@ -225,7 +225,7 @@ fn a_drained_cluster_sends_its_gangs_back_to_the_queue() {
     assert_eq!(row.record.state, State::Draining(DrainReason::Evacuated));
     fixture.saw(0, FIRST, GangStep::Stopped, "");
     fixture.carry_out(&settle(&fixture).expect("the proof"));
-    assert!(fixture.model.waiting().contains(&gang(0)));
+    assert!(fixture.model.waiting().contains(gang(0)));
     let labelled = fixture.model.snapshot(Fixture::situation());
     assert!(labelled.snapshot.clusters[0].cordoned);
 }
@@ -285,7 +285,8 @@ fn a_taint_ends_work_when_its_toleration_does() {
 fn an_elastic_gang_that_an_agent_made_smaller_holds_less() {
     let mut fixture = placed(State::Running);
     let mut row = record(0, FIRST, State::Running);
-    (row.roles[0].min, row.roles[0].step) = (1, 1);
+    let role = &mut std::sync::Arc::make_mut(&mut row.roles)[0];
+    (role.min, role.step) = (1, 1);
     fixture.put(&format!("placements/{JOB}/0"), &row.to_json());
     let said = |pods: u32| v1::GangObservation {
         gang: Some(gang(0).into()),
@@ -354,7 +355,7 @@ fn a_suspended_job_gives_its_place_back_and_waits() {
     fixture.carry_out(&settle(&fixture).expect("a wish"));
     fixture.saw(0, FIRST, GangStep::Stopped, "");
     fixture.carry_out(&settle(&fixture).expect("the proof"));
-    assert!(fixture.model.waiting().contains(&gang(0)));
+    assert!(fixture.model.waiting().contains(gang(0)));
     let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;
     assert!(
         snapshot.waiting[0].suspended,
@@ -375,7 +376,12 @@ fn a_refused_order_is_tried_again_under_the_next_epoch() {
     let change = settle(&fixture).expect("news");
     assert!(deletes(&change, &placement_key(0)));
     fixture.carry_out(&change);
-    let tried = fixture.model.job(JOB).expect("it is there").progress.tried[&0];
+    let tried = fixture
+        .model
+        .job(JOB)
+        .expect("it is there")
+        .progress()
+        .tried[&0];
     assert_eq!(tried.epoch, FIRST);
     assert!(
         tried.not_before > NOW,

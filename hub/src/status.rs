@@ -6,18 +6,18 @@
 use std::collections::BTreeSet;
 
 use meridian_api::conditions;
+use meridian_api::kinds::federated_job::FederatedJobStatus;
 use meridian_api::kinds::federated_job::status::{
     ADMITTED, COMPLETE, FAILED, FINISHES_IN_TIME, GangCounts, GangStatus, MAX_GANGS_SHOWN, PLACED,
     Phase, QUOTA_RESERVED,
 };
-use meridian_api::kinds::federated_job::{FederatedJobSpec, FederatedJobStatus};
-use meridian_api::meta::{Condition, ConditionStatus, Object};
+use meridian_api::meta::{Condition, ConditionStatus};
 use meridian_api::quantity::{GpuQuantity, Money, Span, Time};
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::lifecycle::State;
 use meridian_policies::preempt::words::work;
 
-use crate::model::Job;
+use crate::model::{Job, Told};
 use crate::placement::{PlacementRecord, Preempted};
 
 /// What is so with the job at `now`.
@@ -36,12 +36,12 @@ pub(crate) fn job_status(
     let held = placements
         .iter()
         .fold(MilliGpus::ZERO, |sum, row| sum.saturating_add(row.gpus));
-    let asked = || job.object.total_gpus().unwrap_or(MilliGpus::ZERO);
-    let progress = &job.progress;
+    let asked = || job.total_gpus().unwrap_or(MilliGpus::ZERO);
+    let progress = job.progress();
     let made_room = placements.iter().find_map(|row| row.preempted.as_ref());
-    let old = job.status.as_deref();
+    let old = job.status();
     let mut status = FederatedJobStatus {
-        observed_generation: job.object.metadata.generation,
+        observed_generation: job.marks.generation,
         phase,
         reason: reason(job, phase, made_room.is_some()),
         message: match (phase, made_room) {
@@ -57,24 +57,24 @@ pub(crate) fn job_status(
         completion_time: progress.ended.filter(|_| phase.is_final()).map(Time),
         counts,
         gangs: gangs(job, placements),
-        conditions: old.map(|old| old.conditions.clone()).unwrap_or_default(),
+        conditions: old.map(Told::conditions).unwrap_or_default(),
         ..FederatedJobStatus::default()
     };
     if phase.is_final()
         && let Some(old) = old
     {
         // Where it ran stays readable after it is gone from there.
-        status.cluster.clone_from(&old.cluster);
-        status.flavor.clone_from(&old.flavor);
+        old.cluster().clone_into(&mut status.cluster);
+        old.flavor().clone_into(&mut status.flavor);
     }
-    set_conditions(&mut status, &job.object, now);
+    set_conditions(&mut status, job, now);
     status
 }
 
 fn counts(job: &Job, placements: &[&PlacementRecord]) -> GangCounts {
     let mut counts = GangCounts {
-        succeeded: job.progress.succeeded.len(),
-        failed: job.progress.failed.len(),
+        succeeded: job.progress().succeeded.len(),
+        failed: job.progress().failed.len(),
         ..GangCounts::default()
     };
     for row in placements {
@@ -126,7 +126,7 @@ fn preempted(made_room: &Preempted) -> String {
 fn reason(job: &Job, phase: Phase, makes_room: bool) -> String {
     let word = match phase {
         Phase::Stopping | Phase::Running | Phase::Starting if makes_room => "Preempted",
-        Phase::Pending | Phase::Scheduled if job.object.spec.suspend => "Suspended",
+        Phase::Pending | Phase::Scheduled if job.spec().suspend => "Suspended",
         Phase::Pending => "WaitingAgain",
         Phase::Stopping if job.is_deleting() => "Deleted",
         Phase::Stopping => "Suspended",
@@ -164,7 +164,7 @@ fn gangs(job: &Job, placements: &[&PlacementRecord]) -> Vec<GangStatus> {
         gpus: GpuQuantity(row.gpus),
         since: Some(Time(row.started.unwrap_or(row.decided))),
         restarts: job
-            .progress
+            .progress()
             .tried
             .get(&row.gang.index)
             .map_or(0, |tried| tried.starts),
@@ -176,12 +176,8 @@ fn gangs(job: &Job, placements: &[&PlacementRecord]) -> Vec<GangStatus> {
     shown.map(status).collect()
 }
 
-fn set_conditions(
-    status: &mut FederatedJobStatus,
-    job: &Object<FederatedJobSpec, FederatedJobStatus>,
-    now: UnixMillis,
-) {
-    let generation = job.metadata.generation;
+fn set_conditions(status: &mut FederatedJobStatus, job: &Job, now: UnixMillis) {
+    let generation = job.marks.generation;
     let counts = status.counts;
     let placed = counts.waiting == 0;
     let over = status.phase.is_final();
@@ -234,7 +230,7 @@ fn set_conditions(
         &message,
     );
     // While it is not over, reads say what is expected (see `deadlines`).
-    if let (Some(finish_by), Some(ended)) = (job.spec.finish_by, ended) {
+    if let (Some(finish_by), Some(ended)) = (job.spec().finish_by, ended) {
         let late = ended.0.since(finish_by.0);
         let message = format!("ended {} after finishBy ({finish_by})", Span(late));
         match late {

@@ -193,7 +193,7 @@ fn loads(model: &Model) -> BTreeMap<Uid, Load> {
     for row in model.placements() {
         loads.entry(row.record.gang.job).or_default().runs = true;
     }
-    for gang in model.waiting() {
+    for gang in model.waiting().iter() {
         let row = model.job(gang.job).and_then(|job| job.gang(gang.index));
         let gpus = row.map_or(MilliGpus::ZERO, |row| row.shape.gpus(&row.shape.most()));
         let load = loads.entry(gang.job).or_default();

@@ -27,12 +27,12 @@ impl Committer {
             let key = keys::progress(job);
             let next = JobProgress {
                 miss_told: told.is_some(),
-                ..known.progress.clone()
+                ..known.progress().clone()
             };
             // Both: a job that goes meanwhile leaves no progress behind.
             let compares = vec![
-                Compare::ModRevision(key.clone(), known.progress_revision),
-                Compare::ModRevision(known.key.part(Part::Spec), known.spec_revision),
+                Compare::ModRevision(key.clone(), known.progress_revision()),
+                Compare::ModRevision(known.key(Part::Spec), known.spec_revision),
             ];
             let ops = vec![put(key, next.to_json())];
             let why = Operation::WriteCapacity;

@@ -50,9 +50,9 @@ impl Choices {
 
     /// What a job asks of other jobs in its namespace.
     fn jobs(&mut self, job: &Job) -> Vec<JobWish> {
-        let namespace = job.key.namespace.clone().unwrap_or_default();
+        let namespace = job.namespace().to_owned();
         let mut wishes = Vec::new();
-        for rule in &job.object.spec.placement.job_affinity {
+        for rule in &job.spec().placement.job_affinity {
             let same = |known: &Selector| {
                 known.namespace == namespace && known.labels == rule.match_labels
             };
@@ -82,7 +82,7 @@ impl Choices {
     ) -> Result<ChoiceIx, Trouble> {
         let choice = Choice {
             jobs: self.jobs(job),
-            ..choice(ordinals, &job.object.spec, may_use)?
+            ..choice(ordinals, job.spec(), may_use)?
         };
         if let Some(known) = self.known.get(&choice) {
             return Ok(*known);
@@ -231,9 +231,9 @@ impl Model {
         for selector in &mut snapshot.selectors {
             let is_meant = |gang: &GangId| {
                 self.jobs.get(&gang.job).is_some_and(|job| {
-                    let labels = &job.object.metadata.labels;
+                    let labels = &job.marks.labels;
                     let mut wanted = selector.labels.iter();
-                    job.key.namespace.as_deref() == Some(selector.namespace.as_str())
+                    job.namespace() == selector.namespace
                         && wanted.all(|(key, value)| labels.get(key) == Some(value))
                 })
             };
@@ -257,8 +257,8 @@ impl Model {
     ) -> Vec<Overflowed> {
         let mut rows = Vec::new();
         for (held, ix) in snapshot.held.iter().zip((0..).map(HeldIx)) {
-            let job = self.jobs.get(&held.gang.job);
-            let wishes = |job: &&Job| job.object.spec.placement.overflow == Overflow::Return;
+            let job = self.job(held.gang.job);
+            let wishes = |job: &&Job| job.spec().placement.overflow == Overflow::Return;
             let Some((job, row)) = job.filter(wishes).zip(self.placements.get(&held.gang)) else {
                 continue;
             };

@@ -115,7 +115,8 @@ impl Model {
             return;
         }
         match serde_json::from_slice::<PlacementRecord>(&entry.value) {
-            Ok(record) => {
+            Ok(mut record) => {
+                self.placed.share(&mut record);
                 self.untold.insert(record.cluster.clone());
                 let row = StoredPlacement {
                     record: Arc::new(record),
@@ -134,14 +135,12 @@ impl Model {
             // Keys sort so that a job is read before its progress: this one's job is gone.
             return;
         };
-        if job.progress_revision >= entry.mod_revision {
-            return;
-        }
         match serde_json::from_slice::<JobProgress>(&entry.value) {
             Ok(progress) => {
-                self.losses.note(uid, &progress);
-                job.progress = progress;
-                job.progress_revision = entry.mod_revision;
+                if !job.note_progress(progress, entry.mod_revision) {
+                    return;
+                }
+                self.losses.note(uid, job.progress());
                 let owner = job.run_of();
                 self.recurring.extend(owner);
                 self.refresh_job(uid);

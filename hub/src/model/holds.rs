@@ -67,7 +67,7 @@ impl Model {
         let row = |(held, ix): (&Held, HeldIx)| {
             let class = snapshot.classes.get(held.class.index())?;
             let job = self.jobs.get(&held.gang.job)?;
-            let save = job.object.spec.checkpoint.as_ref()?;
+            let save = job.spec().checkpoint.as_ref()?;
             let record = &self.placements.get(&held.gang)?.record;
             let runs = record.state == State::Running && record.origin.is_none();
             if !runs || !class.rule.comes_back() || held.standing.seats.is_empty() {

@@ -56,7 +56,7 @@ impl Model {
             let Some(job) = self.jobs.get(&job) else {
                 continue;
             };
-            let hits = job.progress.evictions.values().flatten();
+            let hits = job.progress().evictions.values().flatten();
             let recent = hits.filter(|hit| now.since(hit.at) < LOST_WITHIN);
             let lost = recent.fold(0_u64, |sum, hit| sum.saturating_add(hit.lost));
             let tenant = ordinals.tenants.get(job.tenant());

@@ -4,22 +4,28 @@
 //! (its own commits included) and by what agents report. One task owns it; a follower keeps it
 //! just as warm. Never writes.
 
+mod alike;
 mod catalog;
 mod choices;
 mod digest;
 mod entries;
 mod fleet;
+mod forms;
+mod gangs;
 mod histories;
 mod holds;
 mod jobs;
 mod losses;
+mod members;
 mod offers;
+mod placed;
 mod reserved;
 mod seats;
 mod services;
 mod snapshot;
 mod taints;
 mod tariff;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,20 +35,22 @@ use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_api::units::{Millis, UnixMillis};
 use meridian_store::{Event, KeyValue};
 
+use alike::Alike;
 pub(crate) use catalog::{Catalog, Versioned};
 pub(crate) use digest::{Digest, observations};
 pub(crate) use fleet::{
     ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, SeenSeat, Written,
 };
+pub(crate) use forms::{GangRow, TemplateHash};
+pub(crate) use gangs::Gangs;
 pub(crate) use histories::{BudgetAlert, Histories, WHOLE};
 pub(crate) use holds::StoredHold;
-pub(crate) use jobs::{
-    FINALIZER, GangRow, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, TemplateHash, Trouble,
-};
+pub(crate) use jobs::{FINALIZER, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble};
 pub(crate) use offers::{Offer, OfferId, OfferedRole};
 pub(crate) use seats::{HostId, Hosts};
 pub(crate) use services::{PLURAL as SERVICES, Service};
 pub(crate) use snapshot::{Labelled, Situation};
+pub(crate) use told::Told;
 
 use crate::placement::PlacementRecord;
 
@@ -79,8 +87,14 @@ pub(crate) struct Model {
     pub(crate) fleet: Fleet,
     /// What tenants have held.
     pub(crate) histories: Histories,
-    jobs: BTreeMap<Uid, Job>,
-    names: BTreeMap<(String, String), Uid>,
+    /// What jobs and placements share.
+    forms: forms::Forms,
+    marks: Alike<forms::Marks>,
+    words: Alike<told::Words>,
+    placed: placed::Common,
+    /// Boxed: a tree keeps a third of its places free.
+    jobs: BTreeMap<Uid, Box<Job>>,
+    names: gangs::Names,
     placements: BTreeMap<GangId, StoredPlacement>,
     /// Room that is kept, by the gang that it is kept for.
     holds: BTreeMap<GangId, StoredHold>,
@@ -88,7 +102,7 @@ pub(crate) struct Model {
     makes_room_for: BTreeMap<GangId, GangId>,
     losses: losses::Losses,
     /// Gangs without a place that are to get one.
-    waiting: BTreeSet<GangId>,
+    waiting: Gangs,
     /// Jobs that no decision looks at for now. In memory only: another life may be wiser.
     left_out: BTreeMap<Uid, LeftOut>,
     /// Gangs whose placement and newest observation have not been compared yet.
@@ -158,7 +172,7 @@ impl Model {
     /// One job.
     #[must_use]
     pub(crate) fn job(&self, uid: Uid) -> Option<&Job> {
-        self.jobs.get(&uid)
+        self.jobs.get(&uid).map(Box::as_ref)
     }
 
     /// Revision of the newest change of any policy.
@@ -169,8 +183,10 @@ impl Model {
     /// One job by name.
     #[must_use]
     pub(crate) fn job_named(&self, namespace: &str, name: &str) -> Option<&Job> {
-        self.jobs
-            .get(self.names.get(&(namespace.to_owned(), name.to_owned()))?)
+        let candidates = self.names.candidates(namespace, name);
+        let jobs = candidates.filter_map(|uid| self.job(uid));
+        jobs.filter(|job| (job.namespace(), job.name()) == (namespace, name))
+            .max_by_key(|job| job.spec_revision)
     }
 
     /// All placements, by gang.
@@ -197,7 +213,7 @@ impl Model {
 
     /// Gangs that wait for a place.
     #[must_use]
-    pub(crate) fn waiting(&self) -> &BTreeSet<GangId> {
+    pub(crate) fn waiting(&self) -> &Gangs {
         &self.waiting
     }
 
@@ -245,18 +261,18 @@ impl Model {
         if waits {
             self.waiting.insert(gang);
         } else {
-            self.waiting.remove(&gang);
+            self.waiting.remove(gang);
         }
         self.unsettled.insert(gang);
         self.unsettled_jobs.insert(gang.job);
-        let service = self.jobs.get(&gang.job).and_then(|job| job.service);
+        let service = self.jobs.get(&gang.job).and_then(|job| job.marks.service);
         self.unsettled_services.extend(service);
         self.changed = true;
     }
 
     /// All of a job's gangs.
     fn refresh_job(&mut self, uid: Uid) {
-        let count = self.jobs.get(&uid).map_or(0, Job::gang_count);
+        let count = self.jobs.get(&uid).map_or(0, |job| job.gang_count());
         for index in 0..count {
             self.refresh_gang(GangId { job: uid, index });
         }
@@ -327,17 +343,17 @@ impl Model {
     /// The job that was made from an offer.
     #[must_use]
     pub(crate) fn job_of(&self, offer: &OfferId) -> Option<&Job> {
-        self.jobs.get(self.origins.get(offer)?)
+        self.job(*self.origins.get(offer)?)
     }
 
     /// Jobs that have a `finishBy`, those that are over among them.
     pub(crate) fn jobs_with_deadline(&self) -> impl Iterator<Item = &Job> {
-        self.deadlines.iter().filter_map(|uid| self.jobs.get(uid))
+        self.deadlines.iter().filter_map(|uid| self.job(*uid))
     }
 
     /// Most that a job may run: what it says, else its class.
     pub(crate) fn max_runtime(&self, job: &Job) -> Option<Millis> {
-        let spec = &job.object.spec;
+        let spec = job.spec();
         let class = self.catalog.classes.get(&spec.workload_class);
         let of_class = class.and_then(|class| class.value.spec.max_runtime);
         spec.max_runtime.or(of_class).map(|span| span.0)

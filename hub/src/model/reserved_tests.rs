@@ -72,7 +72,7 @@ fn its_status_says_when_it_begins_and_who_is_in_the_way() {
     );
     let after = status(&fixture);
     assert_eq!(after.hosts.ready, 3, "one host is touched, three are empty");
-    record.roles[0].pods = 8;
+    std::sync::Arc::make_mut(&mut record.roles)[0].pods = 8;
     record.gpus = meridian_api::units::MilliGpus::cards(32);
     fixture.put(
         &format!("placements/{}/0", crate::fixture_tests::JOB),

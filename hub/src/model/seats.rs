@@ -166,7 +166,7 @@ impl Model {
     /// When a gang made room for others lately.
     fn evictions_of(&self, gang: GangId) -> Vec<UnixMillis> {
         let job = self.job(gang.job);
-        let evictions = job.and_then(|job| job.progress.evictions.get(&gang.index));
+        let evictions = job.and_then(|job| job.progress().evictions.get(&gang.index));
         evictions.map_or_else(Vec::new, |list| list.iter().map(|it| it.at).collect())
     }
 }

@@ -118,7 +118,9 @@ impl Model {
 
     /// A job is gone.
     pub(super) fn forget_replica(&mut self, job: &Job) {
-        let Some(service) = job.service else { return };
+        let Some(service) = job.marks.service else {
+            return;
+        };
         if let Some(replicas) = self.replicas.get_mut(&service) {
             replicas.remove(&job.uid);
             if replicas.is_empty() {
@@ -137,7 +139,7 @@ impl Model {
     /// Jobs that are replicas of a service, by identity.
     pub(crate) fn replicas_of(&self, service: Uid) -> impl Iterator<Item = &Job> {
         let replicas = self.replicas.get(&service).into_iter().flatten();
-        replicas.filter_map(|job| self.jobs.get(job))
+        replicas.filter_map(|job| self.job(*job))
     }
 
     /// Services to look at, once.

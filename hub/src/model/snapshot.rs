@@ -122,24 +122,24 @@ impl Model {
         snapshot.reserved = self.reserved_rows(&ordinals, &snapshot.pools, situation.now);
         let mut troubled = Vec::new();
         let mut choices = Choices::new(Vec::new(), Vec::new());
-        for gang in &self.waiting {
+        for gang in self.waiting.iter() {
             let Some(job) = self.jobs.get(&gang.job) else {
                 continue;
             };
-            if let Some(tried) = job.progress.tried.get(&gang.index)
+            if let Some(tried) = job.progress().tried.get(&gang.index)
                 && tried.not_before > situation.now
             {
-                troubled.push((*gang, pausing(job, tried, situation.now)));
+                troubled.push((gang, pausing(job, tried, situation.now)));
                 continue;
             }
             let left_out = self.left_out(gang.job);
             if let Some((why, until)) = left_out.filter(|(_, until)| *until > situation.now) {
-                troubled.push((*gang, undecided(why, until)));
+                troubled.push((gang, undecided(why, until)));
                 continue;
             }
-            match self.waiting_row(&ordinals, &mut choices, job, *gang, situation.now) {
+            match self.waiting_row(&ordinals, &mut choices, job, gang, situation.now) {
                 Ok(row) => snapshot.waiting.push(row),
-                Err(trouble) => troubled.push((*gang, trouble)),
+                Err(trouble) => troubled.push((gang, trouble)),
             }
         }
         snapshot.overflowed = self.overflowed(&ordinals, &mut choices, &snapshot, situation.now);
@@ -161,7 +161,7 @@ impl Model {
     /// reservation begins or ends, or a class's windows open or close.
     pub(crate) fn next_try(&self, now: UnixMillis) -> Option<UnixMillis> {
         let next = self.waiting.iter().filter_map(|gang| {
-            let progress = &self.jobs.get(&gang.job)?.progress;
+            let progress = self.jobs.get(&gang.job)?.progress();
             let tried = progress.tried.get(&gang.index);
             let rest = tried.map(|tried| tried.not_before).into_iter();
             let looks = progress.lacking.values().map(|lack| lack.until);
@@ -424,11 +424,11 @@ impl Model {
     /// them or waits.
     fn check_fit(&self, job: &Job) -> Result<(), Trouble> {
         let mut found = Findings::default();
-        if let Some(class) = self.catalog.classes.get(&job.object.spec.workload_class) {
-            fits_class(&job.object, &class.value, &mut found);
+        if let Some(class) = self.catalog.classes.get(&job.spec().workload_class) {
+            fits_class(job.object(), &class.value, &mut found);
         }
         if let Some(tenant) = self.catalog.tenants.get(job.tenant()) {
-            fits_tenant(&job.object, &tenant.value, &mut found);
+            fits_tenant(job.object(), &tenant.value, &mut found);
         }
         match found.list.first() {
             None => Ok(()),
@@ -450,7 +450,7 @@ impl Model {
         gang: GangId,
         now: UnixMillis,
     ) -> Result<Waiting, Trouble> {
-        let spec = &job.object.spec;
+        let spec = job.spec();
         self.check_fit(job)?;
         let class = ordinals.classes.get(&spec.workload_class);
         let class = *class
@@ -461,7 +461,7 @@ impl Model {
             reason: Reason::NeverPlaceable,
             message,
         };
-        let epoch = job.progress.next_epoch(gang.index, self.store_generation);
+        let epoch = job.progress().next_epoch(gang.index, self.store_generation);
         let epoch = epoch.ok_or_else(|| never("the gang has used up its epochs".to_owned()))?;
         let row = job.gang(gang.index);
         let row = row.ok_or_else(|| never(format!("the job has no gang {}", gang.index)))?;
@@ -486,10 +486,10 @@ impl Model {
             clusters: clusters.collect::<Result<_, _>>()?,
             lacking: lacking(ordinals, job, now),
             shape: row.shape.clone(),
-            job_gpus: job.object.total_gpus().unwrap_or(MilliGpus(u64::MAX)),
+            job_gpus: job.total_gpus().unwrap_or(MilliGpus(u64::MAX)),
             next_epoch: epoch,
             spec_revision: job.spec_revision,
-            evicted_by: job.progress.evicted_by(gang.index),
+            evicted_by: job.progress().evicted_by(gang.index),
             choice: choices.of(ordinals, job, may_use)?,
             expected: expected(spec),
         })
@@ -509,7 +509,7 @@ pub(super) fn ledger_rows(ordinals: &Ordinals, rows: &[StoredRow]) -> Vec<Ledger
 
 /// Clusters whose agents lately said that they lack what the job depends on, or deny it.
 fn lacking(ordinals: &Ordinals, job: &Job, now: UnixMillis) -> Shared<Vec<Lacking>> {
-    let known = job.progress.lacking.iter();
+    let known = job.progress().lacking.iter();
     let fresh = known.filter(|(_, lack)| lack.until > now);
     let row = fresh.filter_map(|(cluster, lack)| {
         Some(Lacking {
@@ -535,7 +535,7 @@ fn undecided(why: &str, until: UnixMillis) -> Trouble {
 
 fn pausing(job: &Job, tried: &Tried, now: UnixMillis) -> Trouble {
     let seconds = tried.not_before.since(now).0.div_ceil(1000);
-    let why = match job.progress.last_failure.as_str() {
+    let why = match job.progress().last_failure.as_str() {
         "" => String::new(),
         why => format!(" and ended, lately because: {why}"),
     };
@@ -552,7 +552,7 @@ fn pausing(job: &Job, tried: &Tried, now: UnixMillis) -> Trouble {
 /// Flavors that the job accepts and the fleet has. A job whose every flavor is missing must not
 /// look like one that accepts all.
 fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Shared<Vec<Accepted>>, Trouble> {
-    let wanted = &job.object.spec.placement.flavors;
+    let wanted = &job.spec().placement.flavors;
     let there = wanted.iter().filter_map(|accepted| {
         let flavor = *ordinals.flavors.get(&accepted.name)?;
         Some(Accepted {

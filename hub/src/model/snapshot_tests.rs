@@ -1,5 +1,7 @@
 //! Snapshots, tried on a small model: what a decision sees of it.
 
+use std::sync::Arc;
+
 use meridian_api::units::MicroMoney;
 use meridian_policies::lifecycle::State;
 use meridian_policies::model::{Measure, Role};
@@ -111,8 +113,7 @@ fn a_question_about_a_job_leaves_no_trace() {
         .model
         .job(JOB)
         .expect("it is there")
-        .object
-        .as_ref()
+        .object()
         .clone();
     let before = fixture.model.snapshot(Fixture::situation()).snapshot;
     let asked = fixture.model.hypothetical(Fixture::situation(), &job);
@@ -141,11 +142,11 @@ fn quotas_prices_and_ledger_rows_come_from_what_was_written() {
     let prices = json!({"currency": "EUR", "flavors": [{"flavor": "h100-80gb", "worth": "1.5"}]});
     fixture.object("pricebooks/-/prices", "PriceBook", &prices);
     let mut row = record(0, FIRST, State::Running);
-    row.ledger = vec![StoredRow {
+    row.ledger = Arc::new(vec![StoredRow {
         role: Role::Borrowed,
         lender: Some("nlp".to_owned()),
         gpus: row.gpus,
-    }];
+    }]);
     let key = format!("placements/{JOB}/0");
     fixture.put(&key, &row.to_json());
     let snapshot = fixture.model.snapshot(Fixture::situation()).snapshot;

@@ -19,7 +19,7 @@ impl Model {
         let cluster = self.catalog.clusters.get(&record.cluster)?;
         let job = self.jobs.get(&record.gang.job)?;
         let taints = cluster.value.spec.taints.iter();
-        let ends = taints.filter_map(|taint| ends(taint, &job.object.spec.placement.tolerations));
+        let ends = taints.filter_map(|taint| ends(taint, &job.spec().placement.tolerations));
         ends.min()
     }
 

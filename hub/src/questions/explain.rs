@@ -174,7 +174,7 @@ pub(super) fn why(
         return None;
     };
     let (uid, answer) = (job.uid, known(model, explained, situation, job));
-    if !model.waiting().iter().any(|gang| gang.job == uid) {
+    if !model.waiting().has_job(uid) {
         drop(reply.send(Ok(answer)));
         return None;
     }
@@ -223,8 +223,8 @@ fn known(model: &Model, explained: &Explained, situation: Situation, job: &Job) 
     v1::WhyResponse {
         phase: status.phase.to_string(),
         reasons: reasons.unwrap_or_else(|| unexplained(model, job)),
-        position: waiting.map_or(0, |(position, _)| *position),
-        waiting: u32::try_from(explained.queue.len()).unwrap_or(u32::MAX),
+        position: waiting.map_or(0, |(position, _)| position),
+        waiting: u32::try_from(explained.len()).unwrap_or(u32::MAX),
         placements: rows.iter().map(placement).collect(),
         revision: explained.revision.0,
         age_ms: age(explained, situation),
@@ -239,7 +239,7 @@ fn known(model: &Model, explained: &Explained, situation: Situation, job: &Job) 
 
 /// A job that waits and that no decision has seen yet.
 fn unexplained(model: &Model, job: &Job) -> Vec<v1::Reason> {
-    let waits = model.waiting().iter().any(|gang| gang.job == job.uid);
+    let waits = model.waiting().has_job(job.uid);
     let pending = || v1::Reason {
         code: Reason::PendingEvaluation.to_string(),
         message: "the next decision looks at it".to_owned(),

@@ -97,7 +97,7 @@ fn order(model: &Model, row: &StoredPlacement, kept: &BTreeMap<(&str, &str), Arc
             let shrinks = room.and_then(|(_, victim)| victim.shrinks.clone());
             // It may have got smaller already, for this or another reason.
             let smaller = shrinks.filter(|it| {
-                let pods = it.pods.iter().zip(&row.record.roles);
+                let pods = it.pods.iter().zip(row.record.roles.iter());
                 pods.clone().count() == row.record.roles.len()
                     && pods.clone().all(|(pods, role)| *pods <= role.pods)
                     && pods.clone().any(|(pods, role)| *pods < role.pods)
@@ -157,7 +157,7 @@ fn forget_ended(model: &Model, name: &str, cluster: &ClusterState, orders: &mut 
         }
         let tried = model
             .job(gang.job)
-            .and_then(|job| job.progress.tried.get(&gang.index));
+            .and_then(|job| job.progress().tried.get(&gang.index));
         let younger = row
             .map(|row| row.epoch)
             .is_some_and(|epoch| epoch > seen.epoch);
@@ -279,12 +279,16 @@ fn run_intent(bare: v1::PlacementIntent, record: &PlacementRecord) -> v1::Placem
         max_runtime_ms: millis(record.max_runtime),
         place_timeout_ms: millis(record.place_timeout),
         traceparent: record.traceparent.clone().unwrap_or_default(),
-        labels: record.labels.clone(),
-        checkpoint: record.checkpoint.as_ref().map(checkpoint),
+        labels: record.labels.as_ref().clone(),
+        checkpoint: record.checkpoint.as_deref().map(checkpoint),
         success: Some(v1::Success {
             leader_role: record.leader.clone().unwrap_or_default(),
         }),
-        dependencies: record.dependencies.iter().flat_map(dependencies).collect(),
+        dependencies: record
+            .dependencies
+            .as_deref()
+            .map(dependencies)
+            .unwrap_or_default(),
         carried_sha256: record
             .carried
             .as_deref()

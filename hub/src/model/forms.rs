@@ -1,0 +1,280 @@
+//! What alike jobs share: one form for each different spec, and marks for alike metadata.
+//!
+//! Owns the table in which a form is found again, so that a million jobs of a hundred forms
+//! cost a hundred of them, and a spec that is known is not read again. What no job has any more is
+//! forgotten. Never holds what tells two jobs apart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meridian_api::canonical::{self, hex};
+use meridian_api::ids::Uid;
+use meridian_api::kinds::FederatedJob;
+use meridian_api::kinds::federated_job::{FederatedJobSpec, RoleTemplate};
+use meridian_api::quantity::Time;
+use meridian_api::units::{MilliGpus, Millis};
+use meridian_policies::model::{GangShape, RoleShape, Shared, SliceShape};
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::alike::next_sweep;
+use super::members::Members;
+use super::services::service_of;
+
+/// A spec as decisions need it, without pod templates.
+#[derive(Debug)]
+pub(crate) struct Form {
+    /// The spec; its metadata are empty.
+    pub(super) object: FederatedJob,
+    /// SHA-256 of the document of what it carries, in hexadecimal.
+    pub(crate) carried: Option<Arc<str>>,
+    /// Its gangs in one copy; copy after copy they repeat.
+    pub(crate) gangs: Vec<GangRow>,
+    /// GPUs of all gangs at their largest; `None` when no number holds it.
+    pub(crate) gpus: Option<MilliGpus>,
+}
+
+/// What one gang of a copy is like.
+#[derive(Clone, Debug)]
+pub(crate) struct GangRow {
+    /// Its pods.
+    pub(crate) shape: Shared<GangShape>,
+    /// The template of each role.
+    pub(crate) templates: Vec<TemplateHash>,
+    /// From SIGTERM to SIGKILL.
+    pub(crate) grace: Millis,
+    /// From accepted to running, else undone.
+    pub(crate) place_timeout: Option<Millis>,
+}
+
+/// Names of a role's template: SHA-256 of its canonical JSON, in hexadecimal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TemplateHash {
+    /// Where no override holds, then under each override.
+    at: Vec<TemplateForms>,
+}
+
+/// Forms of a template in one kind of place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct TemplateForms {
+    /// As written.
+    plain: String,
+    /// On flavors with an image, a command or variables of their own.
+    on: BTreeMap<String, String>,
+}
+
+/// What the metadata of a job say that others' may say, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Marks {
+    /// Its namespace.
+    pub(crate) namespace: Option<String>,
+    /// Its labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Who must agree before it vanishes.
+    pub(crate) finalizers: Vec<String>,
+    /// Counts changes of the spec.
+    pub(crate) generation: Option<i64>,
+    /// When its deletion was asked for.
+    pub(crate) deletion: Option<Time>,
+    /// The job that owns it, and that one's name.
+    pub(crate) owner: Option<(Uid, String)>,
+    /// The service that it is a replica of.
+    pub(crate) service: Option<Uid>,
+}
+
+/// What is read of the metadata of a job.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: String,
+    uid: Option<Uid>,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    finalizers: Vec<String>,
+    owner_references: Vec<Value>,
+    generation: Option<i64>,
+}
+
+/// A job that has been read, in the parts that are kept.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) uid: Option<Uid>,
+    pub(super) name: Box<str>,
+    pub(super) created: Option<Time>,
+    pub(super) traceparent: Option<Box<str>>,
+    pub(super) marks: Marks,
+    pub(super) form: Arc<Form>,
+}
+
+/// The forms of all jobs.
+#[derive(Debug, Default)]
+pub(super) struct Forms {
+    /// By the SHA-256 of the spec as stored.
+    by_spec: BTreeMap<[u8; 32], Arc<Form>>,
+    sweep_at: usize,
+}
+
+impl Forms {
+    /// Reads a stored job; its spec only if none like it is known.
+    pub(super) fn read(&mut self, stored: &[u8]) -> Result<Parts, serde_json::Error> {
+        let Some(members) = Members::find(stored) else {
+            return serde_json::from_slice(stored).map(Parts::of);
+        };
+        let metadata: Metadata = serde_json::from_slice(members.metadata)?;
+        let form = self.form(members.spec)?;
+        Ok(Parts::new(metadata, form))
+    }
+
+    fn form(&mut self, spec: &[u8]) -> Result<Arc<Form>, serde_json::Error> {
+        let hash: [u8; 32] = Sha256::digest(spec).into();
+        if let Some(known) = self.by_spec.get(&hash) {
+            return Ok(Arc::clone(known));
+        }
+        let spec: FederatedJobSpec = serde_json::from_slice(spec)?;
+        let form = Arc::new(Form::new(FederatedJob::new("", spec)));
+        if self.by_spec.len() >= self.sweep_at {
+            self.by_spec.retain(|_, form| Arc::strong_count(form) > 1);
+            self.sweep_at = next_sweep(self.by_spec.len());
+        }
+        self.by_spec.insert(hash, Arc::clone(&form));
+        Ok(form)
+    }
+}
+
+impl Parts {
+    /// Of a whole job.
+    pub(super) fn of(mut object: FederatedJob) -> Self {
+        let owner = object.owner().map(|(uid, name)| (uid, name.to_owned()));
+        let metadata = std::mem::take(&mut object.metadata);
+        Self {
+            uid: metadata.uid,
+            created: metadata.creation_timestamp,
+            traceparent: trace(&metadata.annotations),
+            marks: Marks {
+                namespace: metadata.namespace,
+                labels: metadata.labels,
+                finalizers: metadata.finalizers,
+                generation: metadata.generation,
+                deletion: metadata.deletion_timestamp,
+                service: service_of(&metadata.owner_references),
+                owner,
+            },
+            name: metadata.name.into(),
+            form: Arc::new(Form::new(object)),
+        }
+    }
+
+    fn new(metadata: Metadata, form: Arc<Form>) -> Self {
+        Self {
+            traceparent: trace(&metadata.annotations),
+            uid: metadata.uid,
+            name: metadata.name.into(),
+            created: metadata.creation_timestamp,
+            marks: Marks {
+                namespace: None,
+                labels: metadata.labels,
+                finalizers: metadata.finalizers,
+                generation: metadata.generation,
+                deletion: metadata.deletion_timestamp,
+                service: service_of(&metadata.owner_references),
+                owner: owner_of(metadata.owner_references),
+            },
+            form,
+        }
+    }
+}
+
+/// The trace of a submit.
+fn trace(annotations: &BTreeMap<String, String>) -> Option<Box<str>> {
+    let trace = annotations.get(super::TRACEPARENT_ANNOTATION)?;
+    Some(trace.as_str().into())
+}
+
+/// The job that these owner references name.
+fn owner_of(references: Vec<Value>) -> Option<(Uid, String)> {
+    if references.is_empty() {
+        return None;
+    }
+    let mut owned = FederatedJob::new("", FederatedJobSpec::default());
+    owned.metadata.owner_references = references;
+    owned.owner().map(|(uid, name)| (uid, name.to_owned()))
+}
+
+impl Form {
+    fn new(mut object: FederatedJob) -> Self {
+        let gangs = (0..object.gangs_per_copy()).filter_map(|index| gang_row(&object, index));
+        let gangs = gangs.collect();
+        let carried = object
+            .carried_document()
+            .map(|document| hex(&canonical::sha256(&document)).into());
+        object.spec.carried = None;
+        for role in &mut object.spec.roles {
+            role.template = Value::Null;
+        }
+        Self {
+            carried,
+            gangs,
+            gpus: object.total_gpus(),
+            object,
+        }
+    }
+}
+
+impl TemplateHash {
+    fn new(job: &FederatedJob, role: &str) -> Self {
+        let hash = |flavor: &str, place: Option<usize>| {
+            let hash = job.template_hash(role, flavor, place);
+            hash.map_or_else(String::new, |hash| hex(&hash))
+        };
+        let forms = |place: Option<usize>| {
+            let choices = job.spec.placement.flavors.iter();
+            let differing = choices.filter(|choice| choice.has_overrides());
+            let form = |name: &String| (name.clone(), hash(name, place));
+            TemplateForms {
+                plain: hash("", place),
+                on: differing.map(|choice| form(&choice.name)).collect(),
+            }
+        };
+        let places = (0..job.spec.overrides.len()).map(Some);
+        Self {
+            at: std::iter::once(None).chain(places).map(forms).collect(),
+        }
+    }
+
+    /// The template that pods on `flavor` are made from, where this override holds.
+    #[must_use]
+    pub(crate) fn on(&self, flavor: &str, place: Option<usize>) -> &str {
+        let forms = self.at.get(place.map_or(0, |place| place + 1));
+        forms.map_or("", |forms| forms.on.get(flavor).unwrap_or(&forms.plain))
+    }
+}
+
+fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
+    let gang = job.gang(index)?;
+    let shape = |role: &RoleTemplate<'_>| RoleShape {
+        name: role.name.to_owned(),
+        per_pod: role.per_pod,
+        min: role.min,
+        max: role.max,
+        step: role.step,
+        required: role.required.map(str::to_owned),
+        preferred: role.preferred.map(str::to_owned),
+        slice: role.slice.map(|(pods, level)| SliceShape {
+            pods,
+            level: level.to_owned(),
+        }),
+    };
+    let hash = |role: &RoleTemplate<'_>| TemplateHash::new(job, role.name);
+    Some(GangRow {
+        shape: GangShape {
+            roles: gang.roles.iter().map(shape).collect(),
+        }
+        .into(),
+        templates: gang.roles.iter().map(hash).collect(),
+        grace: gang.grace,
+        place_timeout: gang.place_timeout,
+    })
+}
