@@ -14,7 +14,7 @@ use meridian_api::ids::Revision;
 use meridian_api::units::{BootMillis, Millis};
 use meridian_policies::model::Plan;
 use meridian_runtime::Clock;
-use meridian_store::{Operation, SharedStore, StoreError, WatchStream, keys};
+use meridian_store::{KeyRange, Operation, Page, SharedStore, StoreError, WatchStream, keys};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -178,20 +178,23 @@ impl Decider {
         self.model = Model::default();
         self.model.fleet = fleet;
         let store = Arc::clone(&self.options.store);
-        let (mut range, mut at) = (keys::everything(), None);
+        let mut page = next_page(&store, keys::everything(), None).await?;
         loop {
-            let page = store
-                .range(Operation::LoadModel, range.clone(), LOAD_PAGE, at)
-                .await?;
-            at = Some(page.revision);
-            if let Some(last) = page.entries.last() {
-                range = range.after(&last.key);
-            }
-            self.model.load(&page.entries, page.revision);
-            if !page.more {
-                break;
-            }
+            let rest = page.entries.last().filter(|_| page.more);
+            let rest = rest.map(|last| keys::everything().after(&last.key));
+            let Some(rest) = rest else { break };
+            // The next page comes while this one is read.
+            let (at, mut model) = (page.revision, std::mem::take(&mut self.model));
+            let read = self.options.execution.run(move || {
+                model.load(&page.entries, page.revision);
+                model
+            });
+            let (read, next) = tokio::join!(read, next_page(&store, rest, Some(at)));
+            // Reading panics on nothing: without its thread the hub is ending.
+            self.model = read.map_err(|ended| StoreError::Unavailable(ended.to_string()))?;
+            page = next?;
         }
+        self.model.load(&page.entries, page.revision);
         self.model.start_term();
         let from = Revision(self.model.revision().0 + 1);
         tracing::info!(revision = %self.model.revision(), "model loaded");
@@ -554,6 +557,16 @@ impl Decider {
             self.options.orders.publish(&cluster, orders);
         }
     }
+}
+
+/// The first keys of `range`, of the revision that is being loaded.
+async fn next_page(
+    store: &SharedStore,
+    range: KeyRange,
+    at: Option<Revision>,
+) -> Result<Page, StoreError> {
+    let why = Operation::LoadModel;
+    store.range(why, range, LOAD_PAGE, at).await
 }
 
 fn watch_ended() -> StoreError {

@@ -19,6 +19,7 @@ use meridian_policies::model::{
     PoolFacts, RegionFacts, Selector, Shares, Snapshot, Waiting, WaitingIx,
 };
 
+use super::asked::Asked;
 use super::snapshot::Ordinals;
 use super::{Catalog, Job, Model, Trouble};
 
@@ -27,6 +28,8 @@ pub(super) struct Choices {
     rows: Vec<Choice>,
     known: BTreeMap<Choice, ChoiceIx>,
     selectors: Vec<Selector>,
+    /// What alike jobs ask for.
+    pub(super) asked: Asked,
 }
 
 impl Choices {
@@ -40,6 +43,7 @@ impl Choices {
             rows,
             known,
             selectors,
+            asked: Asked::default(),
         }
     }
 

@@ -140,7 +140,13 @@ impl Model {
                 if !job.note_progress(progress, entry.mod_revision) {
                     return;
                 }
-                self.losses.note(uid, job.progress());
+                let progress = job.progress();
+                self.losses.note(uid, progress);
+                if progress.tried.is_empty() && progress.lacking.is_empty() {
+                    self.resting.remove(&uid);
+                } else {
+                    self.resting.insert(uid);
+                }
                 let owner = job.run_of();
                 self.recurring.extend(owner);
                 self.refresh_job(uid);

@@ -29,7 +29,6 @@ impl Gangs {
 
     /// True when it is in.
     #[must_use]
-    #[cfg(test)]
     pub(crate) fn contains(&self, gang: GangId) -> bool {
         self.0.contains(&packed(gang))
     }

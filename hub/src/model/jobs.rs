@@ -336,6 +336,7 @@ impl Model {
         let job = self.jobs.remove(&uid);
         self.left_out.remove(&uid);
         self.losses.forget(uid);
+        self.resting.remove(&uid);
         if let Some(job) = &job {
             self.forget_replica(job);
         }

@@ -132,9 +132,8 @@ mod tests {
     fn spans_are_whole_whatever_is_in_them() {
         let metadata = r#"{"name":"a","note":"}\"]{ \\"}"#;
         let spec = r#"{ "list": [{"é": "]"}, [1, -2.5e3, null]], "spec": {} }"#;
-        let object = format!(
-            "{{\"apiVersion\": \"v1\", \"kind\":\"Job\",\n\"spec\":{spec} ,\"metadata\":{metadata}}}\n"
-        );
+        let words = "\"apiVersion\": \"v1\", \"kind\":\"Job\",\n";
+        let object = format!("{{{words}\"spec\":{spec} ,\"metadata\":{metadata}}}\n");
         assert_eq!(found(&object), Some((metadata, spec)));
     }
 

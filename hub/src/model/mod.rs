@@ -5,6 +5,7 @@
 //! just as warm. Never writes.
 
 mod alike;
+mod asked;
 mod catalog;
 mod choices;
 mod digest;
@@ -101,13 +102,15 @@ pub(crate) struct Model {
     /// For whom a gang makes room.
     makes_room_for: BTreeMap<GangId, GangId>,
     losses: losses::Losses,
+    /// Jobs of which a gang rests before it is tried again, or for which a cluster lacks something.
+    resting: BTreeSet<Uid>,
     /// Gangs without a place that are to get one.
     waiting: Gangs,
     /// Jobs that no decision looks at for now. In memory only: another life may be wiser.
     left_out: BTreeMap<Uid, LeftOut>,
     /// Gangs whose placement and newest observation have not been compared yet.
     unsettled: BTreeSet<GangId>,
-    /// Jobs to look at: deleted, suspended, or done.
+    /// Jobs to look at: asked to go.
     unsettled_jobs: BTreeSet<Uid>,
     services: BTreeMap<Uid, Service>,
     service_names: BTreeMap<(String, String), Uid>,
@@ -253,30 +256,34 @@ impl Model {
 
     /// Puts the gang where it belongs: waiting, or not.
     fn refresh_gang(&mut self, gang: GangId) {
-        let waits = self
-            .jobs
-            .get(&gang.job)
-            .is_some_and(|job| job.wants_place(gang.index))
-            && !self.placements.contains_key(&gang);
-        if waits {
+        let job = self.jobs.get(&gang.job);
+        let is_placed = self.placements.contains_key(&gang);
+        if !is_placed && job.is_some_and(|job| job.wants_place(gang.index)) {
             self.waiting.insert(gang);
         } else {
             self.waiting.remove(gang);
         }
-        self.unsettled.insert(gang);
-        self.unsettled_jobs.insert(gang.job);
-        let service = self.jobs.get(&gang.job).and_then(|job| job.marks.service);
-        self.unsettled_services.extend(service);
+        if is_placed {
+            self.unsettled.insert(gang);
+        }
+        if job.is_some_and(|job| job.is_deleting()) {
+            self.unsettled_jobs.insert(gang.job);
+        }
+        self.unsettled_services
+            .extend(job.and_then(|job| job.marks.service));
         self.changed = true;
     }
 
     /// All of a job's gangs.
     fn refresh_job(&mut self, uid: Uid) {
-        let count = self.jobs.get(&uid).map_or(0, |job| job.gang_count());
+        let job = self.jobs.get(&uid);
+        let count = job.map_or(0, |job| job.gang_count());
+        if job.is_some_and(|job| job.is_deleting()) {
+            self.unsettled_jobs.insert(uid);
+        }
         for index in 0..count {
             self.refresh_gang(GangId { job: uid, index });
         }
-        self.unsettled_jobs.insert(uid);
     }
 
     /// No decision looks at what waits of this job until then, unless its spec changes: with it,
@@ -398,7 +405,8 @@ impl Model {
     pub(crate) fn start_term(&mut self) {
         self.changed = true;
         self.unsettled.extend(self.placements.keys().copied());
-        self.unsettled_jobs.extend(self.jobs.keys().copied());
+        let leaving = self.jobs.values().filter(|job| job.is_deleting());
+        self.unsettled_jobs.extend(leaving.map(|job| job.uid));
         self.unsettle_every_service();
         self.untold.extend(self.fleet.clusters.keys().cloned());
         self.offered.extend(self.origins.keys().cloned());

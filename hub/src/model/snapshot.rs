@@ -7,22 +7,18 @@ use std::collections::BTreeMap;
 
 use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::FederatedJob;
-use meridian_api::kinds::federated_job::RegionChoice;
-use meridian_api::kinds::federated_job::admission::{fits_class, fits_tenant};
 use meridian_api::kinds::tenant_quota::TenantQuotaSpec;
 use meridian_api::quantity::{REFERENCE_WORTH, Time};
 use meridian_api::reasons::Reason;
-use meridian_api::units::{BootMillis, MilliGpus, UnixMillis};
-use meridian_api::validate::Findings;
+use meridian_api::units::{BootMillis, UnixMillis};
 use meridian_policies::model::{
-    Accepted, Budget, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx,
-    Held, Lacking, LedgerRow, Pool, PoolIx, RegionIx, Shape, Shared, Snapshot, Tenant, TenantIx,
-    Waiting,
+    Budget, Class, ClassIx, ClassRule, Cluster, ClusterIx, Contact, Flavor, FlavorIx, Held,
+    LedgerRow, Pool, PoolIx, RegionIx, Shape, Snapshot, Tenant, TenantIx,
 };
 use meridian_policies::quota::rows_of;
 use meridian_policies::shapes;
 
-use super::choices::{Choices, cluster_facts, expected, missing};
+use super::choices::{Choices, cluster_facts, missing};
 use super::fleet::ContactTerms;
 use super::{Catalog, ClusterState, HostId, Hosts, Job, Model, Trouble, Versioned};
 use crate::placement::StoredRow;
@@ -160,17 +156,24 @@ impl Model {
     /// When the first gang that rests may be tried again or must leave a tainted cluster, a
     /// reservation begins or ends, or a class's windows open or close.
     pub(crate) fn next_try(&self, now: UnixMillis) -> Option<UnixMillis> {
-        let next = self.waiting.iter().filter_map(|gang| {
-            let progress = self.jobs.get(&gang.job)?.progress();
-            let tried = progress.tried.get(&gang.index);
-            let rest = tried.map(|tried| tried.not_before).into_iter();
-            let looks = progress.lacking.values().map(|lack| lack.until);
-            let left_out = self.left_out(gang.job).map(|(_, until)| until);
-            rest.chain(looks)
-                .chain(left_out)
-                .filter(|at| *at > now)
-                .min()
+        let resting = self.resting.iter().filter_map(|uid| self.job(*uid));
+        let rests = resting.flat_map(|job| {
+            let progress = job.progress();
+            let tried = progress.tried.iter().filter_map(|(index, tried)| {
+                let gang = GangId {
+                    job: job.uid,
+                    index: *index,
+                };
+                self.waiting.contains(gang).then_some(tried.not_before)
+            });
+            let waits = self.waiting.has_job(job.uid);
+            let looks = progress.lacking.values().filter(move |_| waits);
+            tried.chain(looks.map(|lack| lack.until))
         });
+        let left_out = self.left_out.iter();
+        let left_out = left_out.filter(|(uid, _)| self.waiting.has_job(**uid));
+        let next = rests.chain(left_out.map(|(_, it)| it.until));
+        let next = next.filter(|at| *at > now);
         let edges = self.next_reservation_edge(now);
         let edges = edges.into_iter().chain(self.next_window_edge(now));
         next.chain(self.next_leave(now)).chain(edges).min()
@@ -419,81 +422,6 @@ impl Model {
         });
         held.collect()
     }
-
-    /// A job that was let in before its class or tenant was there, or before they changed, fits
-    /// them or waits.
-    fn check_fit(&self, job: &Job) -> Result<(), Trouble> {
-        let mut found = Findings::default();
-        if let Some(class) = self.catalog.classes.get(&job.spec().workload_class) {
-            fits_class(job.object(), &class.value, &mut found);
-        }
-        if let Some(tenant) = self.catalog.tenants.get(job.tenant()) {
-            fits_tenant(job.object(), &tenant.value, &mut found);
-        }
-        match found.list.first() {
-            None => Ok(()),
-            Some(wrong) => {
-                let message = wrong.to_string();
-                Err(Trouble {
-                    reason: Reason::Denied,
-                    message,
-                })
-            }
-        }
-    }
-
-    pub(super) fn waiting_row(
-        &self,
-        ordinals: &Ordinals,
-        choices: &mut Choices,
-        job: &Job,
-        gang: GangId,
-        now: UnixMillis,
-    ) -> Result<Waiting, Trouble> {
-        let spec = job.spec();
-        self.check_fit(job)?;
-        let class = ordinals.classes.get(&spec.workload_class);
-        let class = *class
-            .ok_or_else(|| missing("WorkloadClass", &spec.workload_class, "spec.workloadClass"))?;
-        let tenant = ordinals.tenants.get(job.tenant());
-        let tenant = *tenant.ok_or_else(|| missing("Tenant", job.tenant(), "spec.tenant"))?;
-        let never = |message: String| Trouble {
-            reason: Reason::NeverPlaceable,
-            message,
-        };
-        let epoch = job.progress().next_epoch(gang.index, self.store_generation);
-        let epoch = epoch.ok_or_else(|| never("the gang has used up its epochs".to_owned()))?;
-        let row = job.gang(gang.index);
-        let row = row.ok_or_else(|| never(format!("the job has no gang {}", gang.index)))?;
-        let regions = spec.placement.regions.iter().flat_map(RegionChoice::names);
-        let regions = regions.map(|name| ordinals.region(name, "regions"));
-        let clusters = spec.placement.clusters.iter();
-        let clusters = clusters.map(|name| ordinals.cluster(name, "clusters"));
-        let rules = self.catalog.classes.get(&spec.workload_class);
-        let may_use = rules.map_or(&[][..], |class| &class.value.spec.may_use);
-        Ok(Waiting {
-            gang,
-            job: job.full_name(),
-            tenant,
-            class,
-            priority: spec.priority,
-            submitted: job.submitted(),
-            finish_by: spec.finish_by.map(|time| time.0),
-            max_runtime: self.max_runtime(job),
-            suspended: spec.suspend,
-            flavors: accepted_flavors(ordinals, job)?,
-            regions: regions.collect::<Result<_, _>>()?,
-            clusters: clusters.collect::<Result<_, _>>()?,
-            lacking: lacking(ordinals, job, now),
-            shape: row.shape.clone(),
-            job_gpus: job.total_gpus().unwrap_or(MilliGpus(u64::MAX)),
-            next_epoch: epoch,
-            spec_revision: job.spec_revision,
-            evicted_by: job.progress().evicted_by(gang.index),
-            choice: choices.of(ordinals, job, may_use)?,
-            expected: expected(spec),
-        })
-    }
 }
 
 /// Ledger rows as written down, in ordinals.
@@ -505,20 +433,6 @@ pub(super) fn ledger_rows(ordinals: &Ordinals, rows: &[StoredRow]) -> Vec<Ledger
         gpus: row.gpus,
     };
     rows.iter().map(row).collect()
-}
-
-/// Clusters whose agents lately said that they lack what the job depends on, or deny it.
-fn lacking(ordinals: &Ordinals, job: &Job, now: UnixMillis) -> Shared<Vec<Lacking>> {
-    let known = job.progress().lacking.iter();
-    let fresh = known.filter(|(_, lack)| lack.until > now);
-    let row = fresh.filter_map(|(cluster, lack)| {
-        Some(Lacking {
-            cluster: *ordinals.clusters.get(cluster)?,
-            reason: lack.reason,
-            message: lack.message.clone(),
-        })
-    });
-    row.collect()
 }
 
 /// A gang that failed to start, or ran and failed, rests before its next try.
@@ -547,30 +461,6 @@ fn pausing(job: &Job, tried: &Tried, now: UnixMillis) -> Trouble {
         reason: Reason::PendingEvaluation,
         message,
     }
-}
-
-/// Flavors that the job accepts and the fleet has. A job whose every flavor is missing must not
-/// look like one that accepts all.
-fn accepted_flavors(ordinals: &Ordinals, job: &Job) -> Result<Shared<Vec<Accepted>>, Trouble> {
-    let wanted = &job.spec().placement.flavors;
-    let there = wanted.iter().filter_map(|accepted| {
-        let flavor = *ordinals.flavors.get(&accepted.name)?;
-        Some(Accepted {
-            flavor,
-            speed: accepted.speed.0,
-        })
-    });
-    let there: Shared<Vec<Accepted>> = there.collect();
-    if there.is_empty() && !wanted.is_empty() {
-        let names: Vec<&str> = wanted.iter().map(|flavor| flavor.name.as_str()).collect();
-        let names = names.join(" or ");
-        let message = format!("spec.placement.flavors: no pool of the fleet is of {names}");
-        return Err(Trouble {
-            reason: Reason::NoMatchingFlavor,
-            message,
-        });
-    }
-    Ok(there)
 }
 
 #[cfg(test)]
