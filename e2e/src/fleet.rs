@@ -207,6 +207,18 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// Adds a region with its clusters, the way a person does, and waits for their agents.
+    pub async fn add(&mut self, region: FleetRegion) -> Result<(), FleetError> {
+        let hub = self.hub(0)?;
+        for object in objects::of_regions(std::slice::from_ref(&region)) {
+            objects::make(&hub.resources, object).await?;
+        }
+        for spec in region.clusters {
+            self.join(&region.name, spec).await?;
+        }
+        self.attached().await
+    }
+
     /// Adds a cluster whose objects are there, and starts its agent.
     async fn join(&mut self, region: &str, spec: FleetCluster) -> Result<(), FleetError> {
         let seed = self.random.next_u64();

@@ -484,7 +484,9 @@ impl Decider {
         }
         self.chores.noted = true;
         self.next_look = self.look_again();
-        let asks = !self.model.waiting().is_empty() || self.model.has_reservations();
+        let asks = !self.model.waiting().is_empty()
+            || self.model.has_reservations()
+            || self.model.may_give_back();
         if !asks && self.model.holds().next().is_none() {
             // Nobody asks for anything: nothing to decide, and nothing to explain.
             let (revision, decided) = (self.model.revision(), self.options.clock.wall());

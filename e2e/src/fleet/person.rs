@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Fleet, FleetError, FleetOptions, object};
 
 /// More than anything takes that such a test waits for, in simulated time.
-const WITHIN: Millis = Millis::seconds(24 * 3600);
+const WITHIN: Millis = Millis::seconds(3600);
 /// Between two looks.
 const LOOK_EVERY: Millis = Millis::seconds(1);
 
@@ -220,7 +220,23 @@ pub fn job(tenant: &str, name: &str, (pods, gpus): (u32, u64), runtime: &str) ->
     job
 }
 
-/// The job with these fields in its spec, too.
+/// A service of replicas of one pod with so many cards each.
+#[must_use]
+pub fn service(tenant: &str, name: &str, (replicas, gpus): (u32, u64)) -> Value {
+    let template = json!({"spec": {"containers": [{"name": "main", "image": "x"}]}});
+    let mut service = object(
+        "FederatedService",
+        name,
+        json!({
+            "workloadClass": "batch", "replicas": replicas,
+            "roles": [{"name": "server", "replicas": 1, "gpus": gpus, "template": template}],
+        }),
+    );
+    service["metadata"]["namespace"] = json!(tenant);
+    service
+}
+
+/// The job or service with these fields in its spec, too.
 #[must_use]
 pub fn with(mut job: Value, fields: &Value) -> Value {
     if let (Some(spec), Some(fields)) = (job["spec"].as_object_mut(), fields.as_object()) {

@@ -251,6 +251,14 @@ impl Model {
         }
     }
 
+    /// True when something is placed that goes back to an earlier group of its job as soon as that
+    /// has room.
+    pub(crate) fn may_give_back(&self) -> bool {
+        let jobs = self.placements.keys().map(|gang| gang.job);
+        jobs.filter_map(|job| self.jobs.get(&job))
+            .any(|job| job.spec().placement.overflow == Overflow::Return)
+    }
+
     /// Placements that run in a later group of their job and want to go back to an earlier one.
     pub(super) fn overflowed(
         &self,
