@@ -210,6 +210,7 @@ impl Form {
         let carried = object
             .carried_document()
             .map(|document| hex(&canonical::sha256(&document)).into());
+        object.status = None;
         object.spec.carried = None;
         for role in &mut object.spec.roles {
             role.template = Value::Null;
@@ -277,4 +278,91 @@ fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
         grace: gang.grace,
         place_timeout: gang.place_timeout,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn stored(name: &str, runtime: &str, extra: &Value) -> Vec<u8> {
+        let mut job = json!({
+            "apiVersion": "meridian.dev/v1alpha1", "kind": "FederatedJob",
+            "metadata": {
+                "name": name, "namespace": "nlp", "uid": Uid(7).to_string(), "generation": 2,
+                "labels": {"a": "b"}, "finalizers": ["x"],
+                "creationTimestamp": "1970-01-01T00:00:10Z",
+                "deletionTimestamp": "1970-01-01T00:00:20Z",
+                "annotations": {crate::model::TRACEPARENT_ANNOTATION: "00-1"},
+                "managedFields": [{"manager": "kubectl"}],
+                "ownerReferences": [{
+                    "apiVersion": "meridian.dev/v1alpha1", "kind": "FederatedJob",
+                    "name": "nightly", "uid": Uid(8).to_string(),
+                }],
+            },
+            "spec": {"workloadClass": "batch", "expectedRuntime": runtime, "roles": [
+                {"name": "worker", "replicas": 2, "gpus": 4, "template": {"a": 1}},
+            ]},
+        });
+        let (job_fields, extra) = (job.as_object_mut(), extra.as_object());
+        let (fields, extra) = (job_fields.expect("an object"), extra.expect("an object"));
+        fields.extend(
+            extra
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
+        job.to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_spec_is_read_once_for_all_jobs_that_have_it() {
+        let mut forms = Forms::default();
+        let mut read = |name: &str, runtime: &str, extra: &Value| {
+            let parts = forms.read(&stored(name, runtime, extra));
+            parts.expect("a job").form
+        };
+        let first = read("a", "1h", &json!({}));
+        assert!(Arc::ptr_eq(&first, &read("b", "1h", &json!({}))));
+        let decorated = json!({"status": {"phase": "Pending"}});
+        assert!(Arc::ptr_eq(&first, &read("c", "1h", &decorated)));
+        assert!(!Arc::ptr_eq(&first, &read("d", "2h", &json!({}))));
+    }
+
+    #[test]
+    fn a_job_read_in_parts_is_as_one_that_is_read_whole() {
+        // A member that nobody knows has it read whole.
+        let whole = Forms::default().read(&stored("a", "1h", &json!({"other": 1})));
+        let (whole, parts) = (
+            whole.expect("a job"),
+            Forms::default()
+                .read(&stored("a", "1h", &json!({})))
+                .expect("a job"),
+        );
+        let namespace = whole.marks.namespace.clone();
+        let marks = Marks {
+            namespace,
+            ..parts.marks
+        };
+        assert_eq!(marks, whole.marks);
+        assert_eq!(marks.owner, Some((Uid(8), "nightly".to_owned())));
+        assert!(marks.deletion.is_some() && marks.generation == Some(2));
+        let told = |it: &Parts| (it.uid, it.name.clone(), it.created, it.traceparent.clone());
+        let own = (parts.uid, parts.name, parts.created, parts.traceparent);
+        assert_eq!(own, told(&whole));
+        assert_eq!(parts.form.object.spec, whole.form.object.spec);
+        assert_eq!(parts.form.gpus, whole.form.gpus);
+    }
+
+    #[test]
+    fn nonsense_in_either_half_is_told() {
+        let good = String::from_utf8(stored("a", "1h", &json!({}))).expect("text");
+        for (from, to) in [
+            (r#""generation":2"#, r#""generation":"2""#),
+            (r#""replicas":2"#, r#""replicas":"two""#),
+        ] {
+            let bad = good.replace(from, to);
+            assert_ne!(bad, good);
+            assert!(Forms::default().read(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
 }

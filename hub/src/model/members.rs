@@ -13,11 +13,12 @@ pub(super) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// Finds them; `None` for anything but an object with exactly `apiVersion`, `kind`, `metadata`
-    /// and `spec`, each once, the first two of them plain words.
+    /// Finds them; `None` for anything but an object with `apiVersion`, `kind`, `metadata`, `spec`
+    /// and perhaps `status`, each once, the first two of them plain words.
     pub(super) fn find(object: &'a [u8]) -> Option<Self> {
         let mut rest = Cursor { bytes: object };
-        let (mut version, mut kind, mut metadata, mut spec) = (None, None, None, None);
+        let (mut version, mut kind, mut metadata) = (None, None, None);
+        let (mut spec, mut status) = (None, None);
         rest.expect(b'{')?;
         loop {
             let name = rest.value()?;
@@ -28,6 +29,7 @@ impl<'a> Members<'a> {
                 b"\"kind\"" => &mut kind,
                 b"\"metadata\"" => &mut metadata,
                 b"\"spec\"" => &mut spec,
+                b"\"status\"" => &mut status,
                 _ => return None,
             };
             if place.replace(value).is_some() {
@@ -145,7 +147,7 @@ mod tests {
             (r#""kind":"Job","#, ""),
             (r#""kind":"Job""#, r#""kind":"Job","kind":"Job""#),
             (r#""kind":"Job""#, r#""kind":7"#),
-            (r#""spec":{}"#, r#""spec":{},"status":{}"#),
+            (r#""spec":{}"#, r#""spec":{},"other":{}"#),
             (r#""spec":{}}"#, r#""spec":{}"#),
             (r#""spec":{}}"#, r#""spec":{}} x"#),
             (r#""spec":{}"#, r#""spec":{"a":"#),
