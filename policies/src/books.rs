@@ -10,14 +10,16 @@
 //! from afar what a neighbour can only get near by.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::ids::GangId;
 use meridian_api::units::{MilliGpus, UnixMillis};
 
 use crate::model::{
-    HoldIx, Lapsed, LedgerRow, Measure, Place, Placed, Preemption, Quota, Role, Snapshot, TenantIx,
+    Held, HeldIx, HoldIx, Lapsed, LedgerRow, Measure, Place, Placed, Preemption, Quota, Role,
+    Snapshot, TenantIx,
 };
+use crate::present::Present;
 use crate::quota::{ancestry, from_the_leaves};
 
 /// Rows of everything that is held, then of everything that the plan places, then of everything
@@ -31,31 +33,33 @@ pub fn rows(
     preemptions: &[Preemption],
     lapsed: &[Lapsed],
 ) -> Vec<Vec<LedgerRow>> {
-    let books = Books::new(snapshot, placed, preemptions, lapsed);
-    let moves = preemptions.iter().map(|made| made.moves().count());
-    let count = snapshot.held.len() + placed.len() + preemptions.len() + moves.sum::<usize>();
-    (0..count).map(|entry| books.rows(entry)).collect()
+    let present = Present::new(snapshot);
+    let books = Books::new(snapshot, &present, placed, preemptions, lapsed);
+    let held = snapshot.held.iter().map(|held| held.resources.gpus);
+    let planned = placed.iter().map(|placed| placed.gpus);
+    let made = preemptions.iter().map(|made| made.gpus);
+    let moves = preemptions.iter().flat_map(Preemption::moves);
+    let moves = moves.map(|(victim, _)| snapshot.held[victim.held.index()].resources.gpus);
+    let all = held.chain(planned).chain(made).chain(moves).enumerate();
+    all.map(|(entry, gpus)| books.rows(entry, gpus)).collect()
 }
 
 /// The rows of all placements, in the order of [`rows`].
 pub(crate) struct Books {
-    gpus: Vec<MilliGpus>,
-    /// Rows of those that borrow; none for all others.
-    lent: Vec<Vec<LedgerRow>>,
+    /// Rows of those that borrow; all others stand on their own.
+    lent: BTreeMap<usize, Vec<LedgerRow>>,
 }
 
 impl Books {
     pub(crate) fn new(
         snapshot: &Snapshot,
+        present: &Present,
         placed: &[Placed],
         preemptions: &[Preemption],
         lapsed: &[Lapsed],
     ) -> Self {
-        let entries = entries(snapshot, placed, preemptions, lapsed);
-        let mut books = Self {
-            gpus: entries.iter().map(|it| it.gpus).collect(),
-            lent: vec![Vec::new(); entries.len()],
-        };
+        let planned = planned(snapshot, placed, preemptions, lapsed);
+        let mut lent: BTreeMap<usize, Vec<LedgerRow>> = BTreeMap::new();
         let quotas = snapshot.tenants.iter().flat_map(|tenant| &tenant.quotas);
         // Rows count GPUs: CPU and memory have limits, and no lenders.
         let measures = quotas.map(|quota| quota.measure);
@@ -66,37 +70,43 @@ impl Books {
         for measure in measures.into_iter().rev() {
             let tree = Tree::new(snapshot, measure);
             let mut rests = tree.rests();
-            let aged = tree.short(&entries, &mut rests);
+            let aged = tree.short(present, &planned, &mut rests);
             if aged.is_empty() {
                 continue;
             }
             let mut loans = tree.lend(&order, &aged, &mut rests);
             loans.sort_unstable_by_key(|loan| (loan.entry, loan.lender));
             for loans in loans.chunk_by(|one, other| one.entry == other.entry) {
-                let entry = aged[loans[0].entry].at;
-                let next = with_loans(books.gpus[entry], loans);
-                if borrowed_of(&next) > borrowed_of(&books.lent[entry]) {
-                    books.lent[entry] = next;
+                let entry = &aged[loans[0].entry];
+                let next = with_loans(entry.gpus, loans);
+                let before = lent
+                    .get(&entry.at)
+                    .map_or(MilliGpus::ZERO, |it| borrowed_of(it));
+                if borrowed_of(&next) > before {
+                    lent.insert(entry.at, next);
                 }
             }
         }
-        books
+        Self { lent }
     }
 
-    /// The rows of one placement.
-    pub(crate) fn rows(&self, entry: usize) -> Vec<LedgerRow> {
-        if self.lent[entry].is_empty() {
-            return own_row(self.gpus[entry]).into_iter().collect();
-        }
-        self.lent[entry].clone()
+    /// The rows of one placement of so many GPUs.
+    pub(crate) fn rows(&self, entry: usize, gpus: MilliGpus) -> Vec<LedgerRow> {
+        let own = || own_row(gpus).into_iter().collect();
+        self.lent.get(&entry).cloned().unwrap_or_else(own)
     }
 
-    /// True when these are the rows of the placement.
-    pub(crate) fn agree(&self, entry: usize, rows: &[LedgerRow]) -> bool {
-        match self.lent[entry].as_slice() {
-            [] => rows == own_row(self.gpus[entry]).as_slice(),
-            lent => rows == lent,
-        }
+    /// Placements among `held`, the first entries, that stand on other rows than before.
+    pub(crate) fn moved<'s>(&'s self, held: &'s [Held]) -> impl Iterator<Item = HeldIx> {
+        let mut lent = self.lent.iter().peekable();
+        let all = held.iter().enumerate().zip((0..).map(HeldIx));
+        all.filter_map(move |((entry, row), ix)| {
+            let agrees = match lent.next_if(|(at, _)| **at == entry) {
+                Some((_, lent)) => row.rows == *lent,
+                None => row.rows == own_row(row.resources.gpus).as_slice(),
+            };
+            (!agrees).then_some(ix)
+        })
     }
 }
 
@@ -134,6 +144,7 @@ pub fn borrowed_of(rows: &[LedgerRow]) -> MilliGpus {
 }
 
 /// One placement, held or planned.
+#[derive(Clone, Copy)]
 struct Entry<'a> {
     /// Place in the list of all.
     at: usize,
@@ -146,21 +157,28 @@ struct Entry<'a> {
     gang: GangId,
 }
 
-fn entries<'a>(
+impl<'a> Entry<'a> {
+    fn of_held(snapshot: &'a Snapshot, ix: HeldIx, place: Place) -> Self {
+        let held = &snapshot.held[ix.index()];
+        Self {
+            at: ix.index(),
+            tenant: held.tenant,
+            place,
+            gpus: held.resources.gpus,
+            before: &held.rows,
+            since: held.since,
+            gang: held.gang,
+        }
+    }
+}
+
+/// Entries of everything that is not held yet, in the order of [`rows`]; those of holds last.
+fn planned<'a>(
     snapshot: &'a Snapshot,
     placed: &'a [Placed],
     preemptions: &'a [Preemption],
     lapsed: &[Lapsed],
 ) -> Vec<Entry<'a>> {
-    let held = snapshot.held.iter().map(|held| Entry {
-        at: 0,
-        tenant: held.tenant,
-        place: held.place(snapshot),
-        gpus: held.resources.gpus,
-        before: &held.rows,
-        since: held.since,
-        gang: held.gang,
-    });
     let planned = placed.iter().map(|placed| {
         let gang = &snapshot.waiting[placed.waiting.index()];
         Entry {
@@ -203,12 +221,12 @@ fn entries<'a>(
             gang: hold.gang,
         })
         .collect();
-    let all = held.chain(planned).chain(made);
+    let all = planned.chain(made);
     let all = all
         .chain(next_places(snapshot, preemptions))
         .chain(holds)
-        .enumerate();
-    all.map(|(at, entry)| Entry { at, ..entry }).collect()
+        .zip(snapshot.held.len()..);
+    all.map(|(entry, at)| Entry { at, ..entry }).collect()
 }
 
 /// Next places of those who make room and go on elsewhere.
@@ -312,15 +330,19 @@ impl<'a> Tree<'a> {
 
     /// Those for which the nominal at their home may not suffice, oldest first. All others stand
     /// on theirs, which is taken out of `rests`.
-    fn short<'e>(&self, entries: &'e [Entry<'e>], rests: &mut [u64]) -> Vec<&'e Entry<'e>> {
-        let home = |entry: &Entry<'_>| {
-            let home = *self.homes.get(entry.tenant.index())?;
-            home.filter(|_| self.measure.counts(entry.place))
+    fn short(&self, present: &Present, planned: &[Entry<'a>], rests: &mut [u64]) -> Vec<Entry<'a>> {
+        let home = |tenant: TenantIx, place: Place| {
+            let home = *self.homes.get(tenant.index())?;
+            home.filter(|_| self.measure.counts(place))
         };
+        let held = present.groups().iter();
+        let held = held.map(|group| (group.tenant, group.place, group.what.gpus));
+        let more = planned.iter();
+        let more = more.map(|entry| (entry.tenant, entry.place, entry.gpus));
         let mut sums = vec![0_u64; rests.len()];
-        for entry in entries {
-            if let Some(home) = home(entry) {
-                sums[home.index()] = sums[home.index()].saturating_add(entry.gpus.0);
+        for (tenant, place, gpus) in held.chain(more) {
+            if let Some(home) = home(tenant, place) {
+                sums[home.index()] = sums[home.index()].saturating_add(gpus.0);
             }
         }
         let mut is_short = vec![false; rests.len()];
@@ -333,8 +355,21 @@ impl<'a> Tree<'a> {
         if !is_short.contains(&true) {
             return Vec::new();
         }
-        let short = |entry: &Entry<'_>| home(entry).is_some_and(|home| is_short[home.index()]);
-        let mut aged: Vec<&Entry<'_>> = entries.iter().filter(|it| short(it)).collect();
+        let short = |tenant: TenantIx, place: Place| {
+            home(tenant, place).is_some_and(|home| is_short[home.index()])
+        };
+        let groups = present.groups().iter();
+        let groups: Vec<_> = groups
+            .map(|group| short(group.tenant, group.place).then_some(group.place))
+            .collect();
+        let held = present.placements();
+        let held = held.filter_map(|(ix, group)| {
+            let place = groups[group]?;
+            Some(Entry::of_held(self.snapshot, ix, place))
+        });
+        let more = planned.iter().copied();
+        let more = more.filter(|entry| short(entry.tenant, entry.place));
+        let mut aged: Vec<Entry<'a>> = held.chain(more).collect();
         // Equal names for a gang's two epochs keep the order of the table.
         aged.sort_by_key(|entry| (entry.since, entry.gang));
         aged
@@ -342,7 +377,7 @@ impl<'a> Tree<'a> {
 
     /// Lets placements stand on their own nominal, which is taken out of `rests`: first those that
     /// did so before. What is left over is asked for at each tenant's level.
-    fn stand_on_own(&self, aged: &[&Entry<'_>], rests: &mut [u64]) -> Vec<Level> {
+    fn stand_on_own(&self, aged: &[Entry<'_>], rests: &mut [u64]) -> Vec<Level> {
         let mut levels = vec![Level::default(); self.rows.len()];
         let mut missing: Vec<u64> = aged.iter().map(|entry| entry.gpus.0).collect();
         for before in [true, false] {
@@ -373,7 +408,7 @@ impl<'a> Tree<'a> {
     }
 
     /// All loans.
-    fn lend(&self, order: &[TenantIx], aged: &[&Entry<'_>], rests: &mut [u64]) -> Vec<Loan> {
+    fn lend(&self, order: &[TenantIx], aged: &[Entry<'_>], rests: &mut [u64]) -> Vec<Loan> {
         let mut levels = self.stand_on_own(aged, rests);
         let mut roots = Level::default();
         let mut loans = Vec::new();
@@ -422,7 +457,7 @@ fn own_of(rows: &[LedgerRow]) -> MilliGpus {
 impl Level {
     /// Lends what is there to those who ask: first as it was written down, then from the lender
     /// with the largest unused amount, then by id.
-    fn settle(&mut self, aged: &[&Entry<'_>], loans: &mut Vec<Loan>) {
+    fn settle(&mut self, aged: &[Entry<'_>], loans: &mut Vec<Loan>) {
         self.demands.sort_by_key(|demand| demand.entry);
         for demand in &mut self.demands {
             for row in aged[demand.entry].before {

@@ -27,10 +27,11 @@ use crate::place::Places;
 use crate::pools::PoolState;
 use crate::preempt::Preemptions;
 use crate::preempt::blocks::vacate;
+use crate::present::Present;
 use crate::quota::{Entries, Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
 use crate::shares::Shares;
-use crate::slots::{Mask, Searched, Slot, aged, slots, without};
+use crate::slots::{Mask, Near, Searched, Slot, aged, blocked, slots, without};
 
 /// Decides one round.
 ///
@@ -48,8 +49,9 @@ use crate::slots::{Mask, Searched, Slot, aged, slots, without};
 /// so would every gang like it: the cost is that of the different gangs, not of all.
 #[must_use]
 pub fn decide(snapshot: &Snapshot) -> Plan {
-    let mut round = Round::new(snapshot);
-    let mut shares = Shares::new(snapshot);
+    let present = Present::new(snapshot);
+    let mut round = Round::new(snapshot, &present);
+    let mut shares = Shares::of_present(snapshot, &present);
     let order = Order::new(snapshot, &round.looks());
     let mut placements = round.settle_holds();
     let mut left = vec![true; snapshot.waiting.len()];
@@ -81,7 +83,13 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     let vacating = vacate(&round);
     let Preemptions { made, lapsed, .. } = round.preemptions;
     let mut preemptions = made;
-    let regraded = write_rows(snapshot, &mut placements, &mut preemptions, &lapsed);
+    let regraded = write_rows(
+        snapshot,
+        &present,
+        &mut placements,
+        &mut preemptions,
+        &lapsed,
+    );
     Plan {
         placements,
         unplaced,
@@ -97,33 +105,33 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
 /// returned.
 pub(crate) fn write_rows(
     snapshot: &Snapshot,
+    present: &Present,
     placements: &mut [Placed],
     preemptions: &mut [Preemption],
     lapsed: &[Lapsed],
 ) -> Vec<Regraded> {
-    let books = Books::new(snapshot, placements, preemptions, lapsed);
+    let books = Books::new(snapshot, present, placements, preemptions, lapsed);
     let planned = snapshot.held.len();
     let held_for = planned + placements.len();
     for (placed, entry) in placements.iter_mut().zip(planned..) {
-        placed.rows = books.rows(entry);
+        placed.rows = books.rows(entry, placed.gpus);
     }
     for (made, entry) in preemptions.iter_mut().zip(held_for..) {
-        made.rows = books.rows(entry);
+        made.rows = books.rows(entry, made.gpus);
     }
+    let gpus = |held: HeldIx| snapshot.held[held.index()].resources.gpus;
     let next_places = held_for + preemptions.len();
     let victims = preemptions.iter_mut().flat_map(|made| &mut made.victims);
     let moves = victims.filter_map(|victim| match &mut victim.does {
-        Yield::Move(next) => Some(next),
+        Yield::Move(next) => Some((next, victim.held)),
         Yield::Evict | Yield::Shrink { .. } => None,
     });
-    for (next, entry) in moves.zip(next_places..) {
-        next.rows = books.rows(entry);
+    for ((next, held), entry) in moves.zip(next_places..) {
+        next.rows = books.rows(entry, gpus(held));
     }
-    let held = (0..).map(HeldIx).zip(&snapshot.held);
-    let moved = held.filter(|(held, row)| !books.agree(held.index(), &row.rows));
-    let regraded = moved.map(|(held, _)| Regraded {
+    let regraded = books.moved(&snapshot.held).map(|held| Regraded {
         held,
-        rows: books.rows(held.index()),
+        rows: books.rows(held.index(), gpus(held)),
     });
     regraded.collect()
 }
@@ -221,10 +229,10 @@ pub(crate) struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(snapshot: &'a Snapshot) -> Self {
+    fn new(snapshot: &'a Snapshot, present: &Present) -> Self {
         let blocks = Blocks::new(snapshot);
         let kinds = Kinds::new(snapshot, &blocks);
-        let ledger = Ledger::new(snapshot);
+        let ledger = Ledger::of_present(snapshot, present);
         let (asks, shapes) = kinds.counts();
         let prepared = Prepared {
             places: Places::new(snapshot, &ledger, asks, shapes),
@@ -232,19 +240,37 @@ impl<'a> Round<'a> {
             standings: Standings::new(snapshot),
             kinds,
         };
-        let (kinds, oldest) = (&prepared.kinds, aged(snapshot));
-        let mut searched = Searched::default();
-        let slots = slots(snapshot, &ledger, &blocks, kinds, oldest, &mut searched);
-        Self::with(snapshot, blocks, ledger, prepared, slots)
+        let mut round = Self::with(snapshot, blocks, ledger, prepared);
+        round.keep_slots(aged(snapshot), &mut Searched::default());
+        round
     }
 
-    /// A round that begins with what is prepared.
+    /// Keeps room for those that wait for too long; see [`blocked`] for `oldest`.
+    pub(crate) fn keep_slots(
+        &mut self,
+        oldest: impl Iterator<Item = WaitingIx>,
+        searched: &mut Searched,
+    ) {
+        let blocked = blocked(self.snapshot, &self.kinds, oldest);
+        let mut near = Near::new();
+        for ix in &blocked {
+            near.extend(self.clusters_for(*ix).map(|clusters| (*ix, clusters)));
+        }
+        let (ledger, blocks, kinds) = (&self.ledger, &self.blocks, &self.kinds);
+        let asked = (blocked.as_slice(), &near);
+        let slots = slots(self.snapshot, ledger, blocks, kinds, asked, searched);
+        for slot in &slots {
+            self.owners[slot.owner.index()] = true;
+        }
+        self.slots = slots.into_iter().map(Some).collect();
+    }
+
+    /// A round that begins with what is prepared, and without slots.
     pub(crate) fn with(
         snapshot: &'a Snapshot,
         blocks: Blocks,
         ledger: Ledger<'a>,
         prepared: Prepared,
-        slots: Vec<Slot>,
     ) -> Self {
         let Prepared {
             kinds,
@@ -252,16 +278,12 @@ impl<'a> Round<'a> {
             places,
             standings,
         } = prepared;
-        let mut owners = vec![false; snapshot.waiting.len()];
-        for slot in &slots {
-            owners[slot.owner.index()] = true;
-        }
         Self {
             snapshot,
             places,
             ledger,
-            slots: slots.into_iter().map(Some).collect(),
-            owners,
+            slots: Vec::new(),
+            owners: vec![false; snapshot.waiting.len()],
             preemptions: Preemptions::new(snapshot, &mut pools),
             placed: 0,
             pools,
@@ -366,8 +388,7 @@ impl<'a> Round<'a> {
         }
         self.keep_quota(ix, mask);
         let best = self.best(ix, reach, mask);
-        // It must not get room where the places of others do not let it go.
-        if best.is_none() && hold.is_none() && !choice(snapshot, gang).minds_others() {
+        if best.is_none() && hold.is_none() {
             self.make_room(ix, reach, mask);
         }
         self.give_back_quota(ix, mask);

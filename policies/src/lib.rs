@@ -32,6 +32,7 @@ mod place;
 pub mod planner;
 mod pools;
 pub mod preempt;
+mod present;
 pub mod quota;
 pub mod record;
 pub mod recurring;

@@ -51,7 +51,15 @@ impl PoolState {
 
     /// Takes room out of what anybody sees; says what was taken.
     pub(crate) fn keep(&mut self, snapshot: &Snapshot, room: &[HoldRoom]) -> Vec<Kept> {
-        let kept = holds::keep(snapshot, self.rows_mut(), room);
+        self.keep_with(|rows| holds::keep(snapshot, rows, room))
+    }
+
+    /// The same, whatever `with` takes.
+    pub(crate) fn keep_with(
+        &mut self,
+        with: impl FnOnce(&mut Vec<Shape>) -> Vec<Kept>,
+    ) -> Vec<Kept> {
+        let kept = with(self.rows_mut());
         self.free = shapes::free(&self.rows).gpus;
         self.version += 1;
         kept

@@ -20,6 +20,7 @@ use meridian_api::kinds::tenant_quota::{Amounts, TenantQuotaSpec};
 use meridian_api::units::{Mebibytes, MilliCpus, MilliGpus, Resources};
 
 use crate::model::{Budget, FlavorIx, Measure, Place, Quota, RegionIx, Snapshot, Tenant, TenantIx};
+use crate::present::Present;
 
 pub(crate) use entries::Entries;
 
@@ -140,22 +141,29 @@ impl<'a> Ledger<'a> {
     /// counts beside it.
     #[must_use]
     pub fn new(snapshot: &'a Snapshot) -> Self {
+        Self::of_present(snapshot, &Present::new(snapshot))
+    }
+
+    /// The same, when what is held is added up already.
+    pub(crate) fn of_present(snapshot: &'a Snapshot, present: &Present) -> Self {
         let mut ledger = Self::empty(&snapshot.tenants);
-        let held = snapshot.held.iter().map(|row| {
-            let place = row.place(snapshot);
-            (row.tenant, place, row.resources, row.gang.job)
-        });
-        let holds = snapshot.holds.iter().filter(|hold| hold.block.is_none());
-        let holds = holds.map(|hold| {
-            let place = hold.place(snapshot);
-            (hold.tenant, place, hold.resources, hold.gang.job)
-        });
         let mut sums = vec![0; ledger.lines.len()];
-        for (tenant, place, what, job) in held.chain(holds) {
-            ledger.count(&mut sums, tenant, place, what, u64::saturating_add);
-            ledger.start(tenant, job);
+        let by = u64::saturating_add;
+        for group in present.groups() {
+            ledger.count(&mut sums, group.tenant, group.place, group.what, by);
+        }
+        let holds = snapshot.holds.iter().filter(|hold| hold.block.is_none());
+        for hold in holds.clone() {
+            let place = hold.place(snapshot);
+            ledger.count(&mut sums, hold.tenant, place, hold.resources, by);
         }
         ledger.enter(&sums);
+        if snapshot.tenants.iter().any(|it| it.running_jobs.is_some()) {
+            let held = snapshot.held.iter().map(|row| (row.tenant, row.gang.job));
+            for (tenant, job) in held.chain(holds.map(|hold| (hold.tenant, hold.gang.job))) {
+                ledger.start(tenant, job);
+            }
+        }
         ledger
     }
 

@@ -8,6 +8,7 @@ use meridian_api::units::Resources;
 
 use crate::history::use_of;
 use crate::model::{FlavorIx, Snapshot, Tenant, TenantIx, Use};
+use crate::present::Present;
 use crate::quota::ancestry;
 use crate::shapes;
 
@@ -91,6 +92,11 @@ impl<'a> Shares<'a> {
 
     /// Shares of what is held, and was.
     pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
+        Self::of_present(snapshot, &Present::new(snapshot))
+    }
+
+    /// The same, when what is held is added up already.
+    pub(crate) fn of_present(snapshot: &'a Snapshot, present: &Present) -> Self {
         let tenants = snapshot.tenants.as_slice();
         let mut shares = Self {
             tenants,
@@ -103,9 +109,8 @@ impl<'a> Shares<'a> {
         for (tenant, ix) in tenants.iter().zip((0..).map(TenantIx)) {
             shares.add(ix, tenant.history, u64::saturating_add);
         }
-        for held in &snapshot.held {
-            let uses = use_of_held(snapshot, held.flavor, held.resources);
-            shares.add(held.tenant, uses, u64::saturating_add);
+        for group in present.groups() {
+            shares.add(group.tenant, group.uses, u64::saturating_add);
         }
         for hold in &snapshot.holds {
             let uses = use_of_held(snapshot, hold.flavor, hold.resources);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use meridian_api::units::{Millis, Resources, UnixMillis};
 
-use crate::candidates::{allows_cluster, choice, is_open, lacks, preference};
+use crate::candidates::{allows_cluster, is_open, lacks, preference};
 use crate::fit::{Ground, fit_on, fits_by_hosts, fits_on};
 use crate::kinds::Kinds;
 use crate::model::{
@@ -121,40 +121,50 @@ impl Slot {
     }
 }
 
-/// The slots of a round, before anything is placed in it, that of the oldest gang first. `oldest`
-/// is all that waits by age, or of each look the oldest alone.
+/// The gangs for which slots are looked for, the oldest first: those that wait for too long, one of
+/// those that are alike, which gets a slot or none of them can. `oldest` is all that waits by age,
+/// or of each look the oldest alone.
+pub(crate) fn blocked(
+    snapshot: &Snapshot,
+    kinds: &Kinds,
+    oldest: impl Iterator<Item = WaitingIx>,
+) -> Vec<WaitingIx> {
+    // There are no more kinds than looks.
+    let mut tried = vec![false; kinds.looks().len()];
+    let waits = |ix: &WaitingIx| {
+        let submitted = snapshot.waiting[ix.index()].submitted;
+        snapshot.now.since(submitted) > PATIENCE
+    };
+    let is_first = |ix: &WaitingIx| {
+        let kind = kinds.of(*ix).kind as usize;
+        !snapshot.waiting[ix.index()].suspended && !std::mem::replace(&mut tried[kind], true)
+    };
+    let blocked = oldest.take_while(waits).filter(is_first);
+    blocked.take(MAX_TRIES).collect()
+}
+
+/// Clusters to which gangs may go by where others stand, for those that mind.
+pub(crate) type Near = BTreeMap<WaitingIx, Vec<bool>>;
+
+/// The slots of a round, before anything is placed in it, that of the oldest gang first. A slot is
+/// in one pool: of a gang that minds others in a cluster to which these let it go.
 pub(crate) fn slots(
     snapshot: &Snapshot,
     ledger: &Ledger<'_>,
     blocks: &Blocks,
     kinds: &Kinds,
-    oldest: impl Iterator<Item = WaitingIx>,
+    (blocked, near): (&[WaitingIx], &Near),
     searched: &mut Searched,
 ) -> Vec<Slot> {
     let mut known = Known::new(snapshot, ledger, searched);
     let mut chosen: Vec<Slot> = Vec::new();
     let mut taken: BTreeSet<(ClassIx, FlavorIx)> = BTreeSet::new();
-    // There are no more kinds than looks.
-    let (mut tried, mut tries) = (vec![false; kinds.looks().len()], 0);
-    let waits = |ix: &WaitingIx| {
-        let submitted = snapshot.waiting[ix.index()].submitted;
-        snapshot.now.since(submitted) > PATIENCE
-    };
-    for ix in oldest.take_while(waits) {
-        if chosen.len() == MAX_SLOTS || tries == MAX_TRIES {
+    for ix in blocked.iter().copied() {
+        if chosen.len() == MAX_SLOTS {
             break;
         }
-        // Of gangs that are alike only the oldest matters: it gets one, or none of them can.
-        let kind = kinds.of(ix).kind as usize;
-        if snapshot.waiting[ix.index()].suspended || std::mem::replace(&mut tried[kind], true) {
-            continue;
-        }
-        tries += 1;
         let gang = &snapshot.waiting[ix.index()];
-        // A slot is in one pool, and may be where others do not let it go.
-        if choice(snapshot, gang).minds_others() {
-            continue;
-        }
+        let near = near.get(&ix);
         let per_job = gpus_per_job(&snapshot.tenants, gang.tenant);
         if per_job.is_some_and(|(_, limit)| gang.job_gpus > limit)
             || ledger.exhausted(gang.tenant, Reach::Nominal).is_some()
@@ -166,8 +176,10 @@ pub(crate) fn slots(
         // Hosts that a reservation keeps from it are not kept for it.
         let least = gang.shape.least();
         let is_open = |at: PoolIx| blocks.must_leave(ix, at, &gang.shape, &least) == 0;
-        let pools =
-            pools.filter(|(at, pool)| !taken.contains(&(gang.class, pool.flavor)) && is_open(*at));
+        let is_near = |pool: &Pool| near.is_none_or(|near| near[pool.cluster.index()]);
+        let pools = pools.filter(|(at, pool)| {
+            !taken.contains(&(gang.class, pool.flavor)) && is_near(pool) && is_open(*at)
+        });
         known.allowed.clear();
         let own = (ix, kinds.of(ix).shape);
         let found = pools.filter_map(|(at, pool)| slot(&mut known, own, at, pool, &chosen));

@@ -18,7 +18,7 @@ use crate::model::{
     GangShape, Held, HoldIx, HoldRoom, HostIx, Lapse, Plan, PoolIx, Preemption, Role, Rule, Shape,
     Snapshot, Stage, Take, TenantIx, Victim, WaitingIx, Yield,
 };
-use crate::preempt::holds::{Kept, keep, show};
+use crate::preempt::holds::{keep, keep_all, show};
 use crate::shapes;
 
 /// Everything that preemptions of a plan must keep.
@@ -324,12 +324,9 @@ pub(super) fn rooms_with_holds(snapshot: &Snapshot, plan: &Plan, found: &mut Fou
         .iter()
         .map(|pool| shapes::canonical(&pool.shapes))
         .collect();
-    let mut kept: Vec<Vec<Kept>> = Vec::new();
-    for hold in &snapshot.holds {
-        let rows = hold.pool.and_then(|pool| rooms.get_mut(pool.index()));
-        let rows = rows.map(|rows| keep(snapshot, rows, &hold.room));
-        kept.push(rows.unwrap_or_default());
-    }
+    let mut kept = keep_all(snapshot, |pool, with| {
+        rooms.get_mut(pool.index()).map_or_else(Vec::new, with)
+    });
     let lapsed: BTreeMap<HoldIx, Lapse> = plan.lapsed.iter().map(|it| (it.hold, it.why)).collect();
     let mut first = 0;
     for (hold, ix) in snapshot.holds.iter().zip((0..).map(HoldIx)) {

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meridian_api::ids::Uid;
+use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::spread::{DivisionRule, SpreadRule};
 use meridian_api::reasons::Reason;
 
@@ -38,6 +38,9 @@ struct Job {
     left: u32,
     /// Gangs by cluster.
     held: Vec<u32>,
+    /// Gangs that wait, and for which room is held, by cluster. What is held may come to nothing, so
+    /// they count where too many would be one too many, and not where too few would.
+    promised: Vec<u32>,
     spread: Option<Domains>,
     /// More gangs that each cluster may get in this turn.
     shares: Option<(Reach, Vec<u32>)>,
@@ -65,11 +68,20 @@ impl Copies {
             return Self { jobs };
         }
         let clusters = snapshot.clusters.len();
+        let holds = snapshot.holds.iter().filter(|hold| hold.block.is_none());
+        let holds: BTreeMap<GangId, ClusterIx> =
+            holds.map(|hold| (hold.gang, hold.cluster)).collect();
         for gang in &snapshot.waiting {
             if choice(snapshot, gang).is_divided() {
                 let job = jobs.entry(gang.gang.job).or_default();
                 job.left += 1;
                 job.held.resize(clusters, 0);
+                job.promised.resize(clusters, 0);
+                let promised = holds.get(&gang.gang);
+                let promised = promised.and_then(|at| job.promised.get_mut(at.index()));
+                if let Some(promised) = promised {
+                    *promised += 1;
+                }
             }
         }
         for held in &snapshot.held {
@@ -89,6 +101,23 @@ impl Copies {
         };
         let shares = job.shares.as_ref();
         shares.is_none_or(|(_, shares)| shares[cluster.index()] > 0) && job.keeps_spread(cluster)
+    }
+
+    /// Room is held for a gang of the job that waits.
+    pub(crate) fn promise(&mut self, job: Uid, cluster: ClusterIx) {
+        self.change_promised(job, cluster, |promised| promised.saturating_add(1));
+    }
+
+    /// Room is not held any more for a gang of the job: it got a place, or waits on.
+    pub(crate) fn take_back(&mut self, job: Uid, cluster: ClusterIx) {
+        self.change_promised(job, cluster, |promised| promised.saturating_sub(1));
+    }
+
+    fn change_promised(&mut self, job: Uid, cluster: ClusterIx, with: impl Fn(u32) -> u32) {
+        let job = self.jobs.get_mut(&job);
+        if let Some(promised) = job.and_then(|job| job.promised.get_mut(cluster.index())) {
+            *promised = with(*promised);
+        }
     }
 
     /// A gang of the job got a place.
@@ -149,10 +178,13 @@ impl Job {
             return false;
         };
         *own += 1;
+        let promised = domains.of.iter().zip(&self.promised);
+        let promised = promised.filter(|(of, _)| **of == Some(domain));
+        let most_there = promised.fold(*own, |sum, (_, more)| sum.saturating_add(*more));
         let skewed = domains
             .rule
             .max_skew
-            .is_some_and(|most| *own - lowest > most);
+            .is_some_and(|most| most_there - lowest > most);
         let mut fullest: Vec<u32> = counts.into_values().collect();
         fullest.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
         let fullest = fullest.into_iter().take(need as usize);
@@ -172,18 +204,7 @@ impl Round<'_> {
         if !wish.is_divided() {
             return;
         }
-        if let Some(rule) = &wish.spread
-            && self
-                .copies
-                .jobs
-                .get(&job)
-                .is_some_and(|job| job.spread.is_none())
-        {
-            let domains = self.domains(ix, rule);
-            if let Some(job) = self.copies.jobs.get_mut(&job) {
-                job.spread = Some(domains);
-            }
-        }
+        self.find_domains(ix);
         if let Some(division) = &wish.division
             && let Some(known) = self.copies.jobs.get(&job)
             && known
@@ -191,11 +212,78 @@ impl Round<'_> {
                 .as_ref()
                 .is_none_or(|(known, _)| *known != reach)
         {
-            let shares = self.shares(ix, reach, division);
+            let shares = self.shares(ix, division, |own, pool| own.room_for(ix, reach, pool));
             if let Some(job) = self.copies.jobs.get_mut(&job) {
                 job.shares = Some((reach, shares));
             }
         }
+    }
+
+    /// Works out the domains of the job's spread, if it has one, the first time.
+    fn find_domains(&mut self, ix: WaitingIx) {
+        let gang = self.gang(ix);
+        let job = gang.gang.job;
+        let known = self.copies.jobs.get(&job);
+        if let Some(rule) = &choice(self.snapshot, gang).spread
+            && known.is_some_and(|job| job.spread.is_none())
+        {
+            let domains = self.domains(ix, rule);
+            if let Some(job) = self.copies.jobs.get_mut(&job) {
+                job.spread = Some(domains);
+            }
+        }
+    }
+
+    /// True when the gang may go to the cluster, given where others stand, whether it has room at
+    /// the moment or not.
+    fn is_near(&self, ix: WaitingIx, cluster: ClusterIx) -> bool {
+        let (snapshot, gang) = (self.snapshot, self.gang(ix));
+        let job = self.copies.jobs.get(&gang.gang.job);
+        job.is_none_or(|job| job.keeps_spread(cluster))
+            && self.others.allow(snapshot, gang, cluster)
+    }
+
+    /// True when the gang may still go to the cluster in which room is held for it.
+    pub(crate) fn may_still_go(&mut self, ix: WaitingIx, cluster: ClusterIx) -> bool {
+        let gang = self.gang(ix);
+        if !choice(self.snapshot, gang).minds_others() {
+            return true;
+        }
+        self.find_domains(ix);
+        self.copies.take_back(gang.gang.job, cluster);
+        let may = self.is_near(ix, cluster);
+        self.copies.promise(gang.gang.job, cluster);
+        may
+    }
+
+    /// Clusters in which room may be kept or made for the gang, given where others stand: those to
+    /// which it could go if there were room. `None` when they are all alike to it.
+    pub(crate) fn clusters_for(&mut self, ix: WaitingIx) -> Option<Vec<bool>> {
+        let (snapshot, gang) = (self.snapshot, self.gang(ix));
+        let wish = choice(snapshot, gang);
+        if !wish.minds_others() {
+            return None;
+        }
+        self.find_domains(ix);
+        let division = wish.division.as_ref();
+        let shares = division.and_then(|division| match division.rule {
+            DivisionRule::Duplicated | DivisionRule::Weighted => {
+                let left = self
+                    .copies
+                    .jobs
+                    .get(&gang.gang.job)
+                    .map_or(0, |job| job.left);
+                Some(self.shares(ix, division, |_, _| left))
+            }
+            // These follow the room that there is.
+            DivisionRule::Dynamic | DivisionRule::Aggregated => None,
+        });
+        let clusters = (0..).map(ClusterIx).take(snapshot.clusters.len());
+        let may = |at: ClusterIx| {
+            let has_share = shares.as_ref().is_none_or(|shares| shares[at.index()] > 0);
+            has_share && self.is_near(ix, at)
+        };
+        Some(clusters.map(may).collect())
     }
 
     /// Open pools of each cluster that the gang may use by its wishes, and how it likes the best.
@@ -261,14 +349,19 @@ impl Round<'_> {
         }
     }
 
-    /// How many more gangs of the job each cluster may get.
-    fn shares(&mut self, ix: WaitingIx, reach: Reach, division: &Shares) -> Vec<u32> {
+    /// How many more gangs of the job each cluster may get, where pools have as much `room`.
+    fn shares(
+        &mut self,
+        ix: WaitingIx,
+        division: &Shares,
+        room_for: impl Fn(&Self, PoolIx) -> u32,
+    ) -> Vec<u32> {
         let (snapshot, job) = (self.snapshot, self.gang(ix).gang.job);
         let mut room = vec![0_u32; snapshot.clusters.len()];
         let mut best = vec![None; snapshot.clusters.len()];
         for (pool, rank) in self.usable(ix) {
             let cluster = snapshot.pools[pool.index()].cluster.index();
-            room[cluster] = room[cluster].saturating_add(self.room_for(ix, reach, pool));
+            room[cluster] = room[cluster].saturating_add(room_for(self, pool));
             best[cluster] = best[cluster].into_iter().chain([rank]).min();
         }
         let Some(known) = self.copies.jobs.get(&job) else {
@@ -278,7 +371,7 @@ impl Round<'_> {
         order.sort_by_key(|at| (best[*at].is_none(), best[*at], &snapshot.clusters[*at].name));
         let domain = |at: usize| known.spread.as_ref().and_then(|spread| spread.of[at]);
         let part = |at: &usize| Part {
-            held: known.held[*at],
+            held: known.held[*at].saturating_add(known.promised[*at]),
             // Where the spread lets none go a share would never be used.
             room: if known.spread.is_some() && domain(*at).is_none() {
                 0

@@ -13,6 +13,7 @@ use crate::kinds::Fold;
 use crate::model::{
     Held, HeldIx, LedgerRow, PoolIx, Snapshot, Tenant, TenantIx, Waiting, WaitingIx,
 };
+use crate::present::Present;
 use crate::shapes::RoomChange;
 
 /// What happened to the fleet.
@@ -73,6 +74,8 @@ type Index<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     pub(super) snapshot: Snapshot,
+    /// What it holds, added up.
+    pub(super) present: Present,
     waiting: Index<GangId, WaitingIx>,
     held: Index<(GangId, Epoch), HeldIx>,
 }
@@ -84,6 +87,7 @@ impl Tables {
         Self {
             waiting: waiting.map(|(row, ix)| (row.gang, ix)).collect(),
             held: held.map(|(row, ix)| ((row.gang, row.epoch), ix)).collect(),
+            present: Present::new(&snapshot),
             snapshot,
         }
     }
@@ -125,12 +129,14 @@ impl Tables {
     pub(super) fn push_held(&mut self, held: Held) {
         let ix = HeldIx(ordinal(self.snapshot.held.len()));
         self.held.insert((held.gang, held.epoch), ix);
+        self.present.push(&self.snapshot, &held);
         self.snapshot.held.push(held);
     }
 
     pub(super) fn remove_held(&mut self, ix: HeldIx) -> Held {
         let snapshot = &mut self.snapshot;
         let gone = snapshot.held.swap_remove(ix.index());
+        self.present.swap_remove(snapshot, ix, &gone);
         self.held.remove(&(gone.gang, gone.epoch));
         if let Some(moved) = snapshot.held.get(ix.index()) {
             self.held.insert((moved.gang, moved.epoch), ix);

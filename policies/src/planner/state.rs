@@ -28,7 +28,7 @@ use crate::quota::{Entries, Ledger, Reach};
 use crate::reserved::Blocks;
 use crate::shapes::{self, RoomChange};
 use crate::shares::{Shares, Sums, use_of_held};
-use crate::slots::{Searched, slots};
+use crate::slots::Searched;
 
 /// What a placement that was decided has taken.
 struct Taken {
@@ -99,7 +99,7 @@ impl State {
             searched: Searched::default(),
             shares: Some(Shares::new(snapshot).into_sums()),
             second: None,
-            kept: Some(Round::with(snapshot, blocks, ledger, prepared, Vec::new()).into_kept()),
+            kept: Some(Round::with(snapshot, blocks, ledger, prepared).into_kept()),
             sums,
             pending: BTreeMap::new(),
             rooms: Vec::new(),
@@ -120,18 +120,15 @@ impl State {
         let mut shares = shares.of(&snapshot.tenants);
         let mut prepared = kept.prepared;
         self.settle(tables, &mut ledger, &mut shares, &mut prepared);
-        let blocks = Blocks::default();
-        let oldest = self.ages.oldest();
         let versions = prepared.pools.iter().map(|pool| pool.version);
         self.searched.renew(versions);
-        let (kinds, searched) = (&prepared.kinds, &mut self.searched);
-        let slots = slots(snapshot, &ledger, &blocks, kinds, oldest, searched);
+        let mut round = Round::with(snapshot, Blocks::default(), ledger, prepared);
+        round.keep_slots(self.ages.oldest(), &mut self.searched);
         let mut apart = Apart::new();
-        for slot in &slots {
+        for slot in round.slots.iter().flatten() {
             let line = self.lines.line_of(&snapshot.waiting[slot.owner.index()]);
             apart.entry(line).or_default().push(slot.owner);
         }
-        let mut round = Round::with(snapshot, blocks, ledger, prepared, slots);
         let mut placements = self.turn(&mut round, &mut shares, Reach::Nominal, &apart);
         for placed in &placements {
             let look = round.kinds.all()[placed.waiting.index()];
@@ -152,7 +149,13 @@ impl State {
         self.kept = Some(round.into_kept());
         self.shares = Some(shares.into_sums());
         let (mut preemptions, lapsed) = (Vec::new(), Vec::new());
-        let regraded = write_rows(snapshot, &mut placements, &mut preemptions, &lapsed);
+        let regraded = write_rows(
+            snapshot,
+            &tables.present,
+            &mut placements,
+            &mut preemptions,
+            &lapsed,
+        );
         Plan {
             placements,
             regraded,

@@ -8,7 +8,7 @@
 
 use meridian_api::units::Resources;
 
-use crate::model::{Hold, HoldRoom, HostIx, Shape, Snapshot};
+use crate::model::{Hold, HoldRoom, HostIx, PoolIx, Shape, Snapshot};
 use crate::shapes;
 
 /// A host that was taken out of sight.
@@ -30,12 +30,47 @@ impl Kept {
 
 /// Takes `room` out of `rows`, as far as it is there yet; says what was taken.
 pub(crate) fn keep(snapshot: &Snapshot, rows: &mut Vec<Shape>, room: &[HoldRoom]) -> Vec<Kept> {
+    let mut kept = keep_known(snapshot, rows, room);
+    kept.extend(keep_alike(rows, room));
+    kept
+}
+
+/// Takes the room of all holds out of their pools; says what was taken for each. `keep` has the
+/// rows of a pool changed. Hosts that are known come first: one that is known to one hold may look
+/// like those of which another takes any.
+pub(crate) fn keep_all(
+    snapshot: &Snapshot,
+    mut keep: impl FnMut(PoolIx, &dyn Fn(&mut Vec<Shape>) -> Vec<Kept>) -> Vec<Kept>,
+) -> Vec<Vec<Kept>> {
+    let mut all = vec![Vec::new(); snapshot.holds.len()];
+    for is_known in [true, false] {
+        for (hold, kept) in snapshot.holds.iter().zip(&mut all) {
+            let Some(pool) = hold.pool else { continue };
+            kept.extend(keep(pool, &|rows| {
+                if is_known {
+                    keep_known(snapshot, rows, &hold.room)
+                } else {
+                    keep_alike(rows, &hold.room)
+                }
+            }));
+        }
+    }
+    all
+}
+
+fn keep_known(snapshot: &Snapshot, rows: &mut Vec<Shape>, room: &[HoldRoom]) -> Vec<Kept> {
     let mut kept = Vec::new();
     for part in room {
         for free in part.known.iter().filter_map(|ix| free_of(snapshot, *ix)) {
             kept.extend(take(rows, part, free));
         }
     }
+    *rows = shapes::canonical(rows);
+    kept
+}
+
+fn keep_alike(rows: &mut Vec<Shape>, room: &[HoldRoom]) -> Vec<Kept> {
+    let mut kept = Vec::new();
     for part in room {
         let known = u32::try_from(part.known.len()).unwrap_or(u32::MAX);
         for _ in known..part.hosts {

@@ -37,6 +37,7 @@ use crate::quota::{Ledger, Reach};
 use crate::slots::Mask;
 
 use bids::{Bid, bid};
+pub(crate) use ground::{minus, plus};
 use moves::Price;
 pub(crate) use rounds::Preemptions;
 pub(crate) use rules::cooling;
@@ -120,7 +121,8 @@ impl Quest<'_> {
         let gang = round.gang(self.ix);
         let pods = gang.shape.least();
         let mut best: Option<Bid> = None;
-        for (pool, preference) in open_to(round, self.ix) {
+        let near = round.clusters_for(self.ix);
+        for (pool, preference) in open_to(round, self.ix, near.as_deref()) {
             let source = &snapshot.pools[pool.index()];
             let owed = self.once_gone.owed(gang.tenant, snapshot.place(source));
             let is_owner = owed.covers(self.need);
@@ -220,8 +222,8 @@ fn main_role(round: &Round<'_>, ix: WaitingIx) -> Option<usize> {
     sized.max().map(|(_, _, at)| at)
 }
 
-/// Pools that the gang may use, by name.
-fn open_to(round: &Round<'_>, ix: WaitingIx) -> Vec<(PoolIx, Preference)> {
+/// Pools that the gang may use, by name; those in clusters that are `near` to it, if it minds.
+fn open_to(round: &Round<'_>, ix: WaitingIx, near: Option<&[bool]>) -> Vec<(PoolIx, Preference)> {
     let (snapshot, gang) = (round.snapshot, round.gang(ix));
     let open = round.places.open.iter().filter_map(|pool| {
         let source = &snapshot.pools[pool.index()];
@@ -230,7 +232,7 @@ fn open_to(round: &Round<'_>, ix: WaitingIx) -> Vec<(PoolIx, Preference)> {
         let least = gang.shape.least();
         let may = allows_cluster(gang, source.cluster, cluster)
             && lacks(gang, source.cluster).is_none()
-            && round.copies.allows(gang.gang.job, source.cluster)
+            && near.is_none_or(|near| near[source.cluster.index()])
             && round.blocks.must_leave(ix, *pool, &gang.shape, &least) == 0;
         let preference = preference(snapshot, gang, source).ok().filter(|_| may)?;
         Some((*pool, preference))
@@ -258,7 +260,7 @@ pub fn given_up(held: &Held, does: &Yield) -> Resources {
         Yield::Evict | Yield::Move(_) => held.resources,
         Yield::Shrink { pods, .. } => {
             let stays = held.standing.shape.demand(pods);
-            ground::minus(held.resources, stays)
+            minus(held.resources, stays)
         }
     }
 }

@@ -64,7 +64,12 @@ impl Preemptions {
         let waiting: BTreeMap<GangId, WaitingIx> = waiting
             .filter(|(gang, _)| held_for.contains(gang))
             .collect();
+        let kept = holds::keep_all(snapshot, |pool, with| {
+            let state = pools.get_mut(pool.index());
+            state.map_or_else(Vec::new, |state| state.keep_with(with))
+        });
         let mut own = Self {
+            kept: kept.into_iter().map(Some).collect(),
             taken: holds::spoken_for(snapshot),
             budgets: budgets(snapshot),
             ..Self::default()
@@ -79,9 +84,6 @@ impl Preemptions {
             } else if let Some(held) = stands.get(&hold.gang) {
                 own.movers_to.insert(ix, *held);
             }
-            let state = hold.pool.and_then(|pool| pools.get_mut(pool.index()));
-            let kept = state.map(|state| state.keep(snapshot, &hold.room));
-            own.kept.push(Some(kept.unwrap_or_default()));
             own.note(snapshot, &hold.room);
         }
         own
@@ -303,6 +305,9 @@ impl Round<'_> {
         if !is_open(&self.snapshot.clusters[source.cluster.index()]) {
             return Err(Lapse::Closed);
         }
+        if !self.may_still_go(owner, source.cluster) {
+            return Err(Lapse::Closed);
+        }
         let kept = self.preemptions.kept[ix.index()]
             .clone()
             .unwrap_or_default();
@@ -396,6 +401,10 @@ impl Round<'_> {
         score: Score,
     ) -> Placed {
         self.commit(owner, pool, &pods, &found);
+        let (snapshot, job) = (self.snapshot, self.gang(owner).gang.job);
+        let cluster = snapshot.pools[pool.index()].cluster;
+        self.copies.placed(job, cluster);
+        self.others.placed(snapshot, owner, cluster);
         Placed {
             waiting: owner,
             pool,
@@ -407,14 +416,16 @@ impl Round<'_> {
         }
     }
 
-    /// Quota without what is kept by the hold: who leaves for it counts.
+    /// Quota without what is kept by the hold, and its gang without it: who leaves for it counts.
     pub(crate) fn uncharge(&mut self, hold: &Hold) {
+        self.copies.take_back(hold.gang.job, hold.cluster);
         self.ledger
             .give_back(hold.tenant, hold.place(self.snapshot), hold.resources);
     }
 
     /// Charges a hold again.
     pub(crate) fn charge_again(&mut self, hold: &Hold) {
+        self.copies.promise(hold.gang.job, hold.cluster);
         self.ledger
             .keep(hold.tenant, hold.place(self.snapshot), hold.resources);
     }
@@ -474,6 +485,9 @@ impl Round<'_> {
         }
         let place = snapshot.place(&snapshot.pools[made.pool.index()]);
         let demand = gang.shape.demand(&made.pods);
+        let cluster = snapshot.pools[made.pool.index()].cluster;
+        self.copies.promise(gang.gang.job, cluster);
+        self.others.placed(snapshot, ix, cluster);
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
         self.pools[made.pool.index()].keep(snapshot, &made.room);
         self.preemptions.note(snapshot, &made.room);

@@ -135,6 +135,9 @@ pub(crate) fn cooling(gang: &Waiting, now: UnixMillis) -> Vec<Uid> {
 /// of a reference card. A tenant that has lost nothing always may: else one that holds a single
 /// gang without checkpoints could keep a higher class out for ever.
 pub(crate) fn budgets(snapshot: &Snapshot) -> Vec<u64> {
+    if snapshot.tenants.iter().all(|tenant| tenant.lost == 0) {
+        return vec![u64::MAX; snapshot.tenants.len()];
+    }
     let mut held = vec![0_u64; snapshot.tenants.len()];
     for row in &snapshot.held {
         let worth = snapshot.flavors.get(row.flavor.index());

@@ -15,6 +15,7 @@ mod fitting;
 mod golden;
 mod ground;
 mod lifecycle;
+mod minding;
 mod moves;
 mod nodes;
 mod planner;

@@ -477,6 +477,11 @@ fn a_hold_does_not_wait_for_those_who_leave_for_another() {
     history(10_824_540_268_319_384_784, 20);
 }
 
+#[test]
+fn a_host_that_one_hold_knows_is_not_any_host_to_another() {
+    history(8_772_518_795_381_403_840, 22);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
