@@ -139,8 +139,9 @@ async fn who_has_just_saved_its_work_goes_before_who_has_not() {
     the_fresh_one_goes("two").await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn some_never_go_some_keep_their_floor_and_some_go_at_night_only() {
+/// One host of what never goes, one of what keeps its floor and never goes, two of what goes only
+/// at night: nothing is free.
+async fn a_full_evening() -> Person {
     let nights = json!({
         "timeZone": "Europe/Dublin", "open": [{"days": ["Tue"], "start": "22:00", "end": "06:00"}],
     });
@@ -156,81 +157,63 @@ async fn some_never_go_some_keep_their_floor_and_some_go_at_night_only() {
         class("long", 3, &long),
         object("Tenant", "team", json!({})),
     ];
-    let mut person = start(4, objects).await;
-    runs(
-        &person,
-        &of_class("online", job("team", "online", (1, 8), "100h")),
-    )
-    .await;
+    let person = start(4, objects).await;
+    let for_ever = |class, name, shape| of_class(class, job("team", name, shape, "100h"));
+    runs(&person, &for_ever("online", "online", (1, 8))).await;
     // Five pods: three are sixty percent.
     let elastic = json!({"elasticity": {"role": "worker", "min": 1, "max": 5}});
-    let degradable = of_class("degradable", job("team", "degradable", (5, 1), "100h"));
+    let degradable = for_ever("degradable", "degradable", (5, 1));
     runs(&person, &with(degradable, &elastic)).await;
-    // The rest of its host, so that nothing is free.
-    runs(
-        &person,
-        &of_class("online", job("team", "rest", (1, 3), "100h")),
-    )
-    .await;
-    runs(
-        &person,
-        &of_class("long", job("team", "long", (2, 8), "100h")),
-    )
-    .await;
-    let untouched = [
-        pods_of(&person, "online").await,
-        pods_of(&person, "rest").await,
-    ];
+    runs(&person, &for_ever("online", "rest", (1, 3))).await;
+    runs(&person, &for_ever("long", "long", (2, 8))).await;
+    person
+}
+
+#[tokio::test(start_paused = true)]
+async fn some_never_go_some_keep_their_floor_and_some_go_at_night_only() {
+    let mut person = a_full_evening().await;
+    let top = |name, shape| of_class("top", job("team", name, shape, "100h"));
+    let protected = async |person: &Person| {
+        [
+            pods_of(person, "online").await,
+            pods_of(person, "rest").await,
+        ]
+    };
+    let untouched = protected(&person).await;
     let long = pods_of(&person, "long").await;
 
     // Two of five make room, and not one more.
-    runs(
-        &person,
-        &of_class("top", job("team", "two", (1, 2), "100h")),
-    )
-    .await;
-    let (epoch, pods) = pods_of(&person, "degradable").await;
-    assert_eq!(pods, 3);
-    let one = of_class("top", job("team", "one", (1, 1), "100h"));
-    person.make(&one).await.expect("let in");
+    runs(&person, &top("two", (1, 2))).await;
+    let floor = pods_of(&person, "degradable").await;
+    assert_eq!(floor.1, 3);
+    person.make(&top("one", (1, 1))).await.expect("let in");
     person.until_job("team", "one", "Pending").await;
     person.clock.sleep(MINUTE).await;
-    assert_eq!(pods_of(&person, "degradable").await.1, 3);
+    assert_eq!(pods_of(&person, "degradable").await, floor);
     let gone = person.delete::<FederatedJobSpec>("team", "one").await;
     gone.expect("let go");
-    let large = of_class("top", job("team", "large", (2, 8), "100h"));
-    person.make(&large).await.expect("let in");
+    person.make(&top("large", (2, 8))).await.expect("let in");
     person.until_job("team", "large", "Pending").await;
     let opens = EVENING.after(Millis::seconds(30 * 60));
     let left = opens.since(person.clock.wall());
     assert!(left > MINUTE, "the window is closed so far: {left}");
     person.clock.sleep(Millis(left.0 - MINUTE.0)).await;
     assert_eq!(pods_of(&person, "long").await, long, "not by day");
-    assert_eq!(
-        person.job("team", "large").await["status"]["phase"],
-        "Pending"
-    );
+    let large = person.job("team", "large").await;
+    assert_eq!(large["status"]["phase"], "Pending");
 
     // At night it goes, and the others still do not.
     person.until_job("team", "large", "Running").await;
-    let after = person.clock.wall().since(opens);
-    assert!(
-        person.clock.wall() > opens && after < Millis::seconds(180),
-        "{after}"
-    );
-    assert_eq!(pods_of(&person, "degradable").await, (epoch, json!(3)));
-    let still = [
-        pods_of(&person, "online").await,
-        pods_of(&person, "rest").await,
-    ];
-    assert_eq!(still, untouched);
+    let (now, after) = (person.clock.wall(), person.clock.wall().since(opens));
+    assert!(now > opens && after < Millis::seconds(180), "{after}");
+    assert_eq!(pods_of(&person, "degradable").await, floor);
+    assert_eq!(protected(&person).await, untouched);
     let mut victims = hits(&person).await;
     victims.retain(|hit| hit.victim != "team/degradable");
-    let victims: Vec<(&str, bool)> = victims
+    let victims = victims
         .iter()
-        .map(|hit| (hit.victim.as_str(), hit.at >= opens))
-        .collect();
-    assert_eq!(victims, [("team/long", true)]);
+        .map(|hit| (hit.victim.as_str(), hit.at >= opens));
+    assert_eq!(victims.collect::<Vec<_>>(), [("team/long", true)]);
     person.fleet.stop().await.expect("everybody stops");
 }
 

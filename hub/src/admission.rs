@@ -31,6 +31,7 @@ use meridian_store::{Compare, KeyRange, Op, Operation as StoreCall, SharedStore,
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::bounds::Bounds;
 use crate::kinds::field_error;
 use crate::limits::Limits;
 use crate::model::{FINALIZER, JOBS, SERVICES, TRACEPARENT_ANNOTATION};
@@ -57,6 +58,7 @@ const PAGE: usize = 2_000;
 pub(crate) struct HubAdmission {
     store: SharedStore,
     references: References,
+    bounds: Bounds,
     limits: Limits,
     clock: Clock,
 }
@@ -64,11 +66,12 @@ pub(crate) struct HubAdmission {
 impl HubAdmission {
     /// Admission that reads from `store`.
     #[must_use]
-    pub(crate) fn new(store: SharedStore, limits: Limits, clock: Clock) -> Self {
+    pub(crate) fn new(store: SharedStore, bounds: Bounds, limits: Limits, clock: Clock) -> Self {
         let references = References::new(SharedStore::clone(&store));
         Self {
             store,
             references,
+            bounds,
             limits,
             clock,
         }
@@ -114,8 +117,8 @@ impl HubAdmission {
         if job.pointer("/spec/origin").is_some() && change.actor.name != OWN_NAME {
             return Err(only_the_hub_writes("spec.origin"));
         }
-        let (warnings, unchanged) = self.fits(job, change).await?;
-        self.within_limits(job, change)?;
+        let (mut warnings, unchanged) = self.fits(job, change).await?;
+        warnings.extend(self.within_limits(job, change)?);
         Ok(Admitted {
             warnings,
             object: traced(job),

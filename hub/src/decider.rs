@@ -18,6 +18,7 @@ use meridian_store::{KeyRange, Operation, Page, SharedStore, StoreError, WatchSt
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::bounds::Bounds;
 use crate::commit::Committer;
 use crate::execution::Execution;
 use crate::explanations::{Explained, Explanations};
@@ -80,6 +81,8 @@ pub(crate) struct DeciderOptions {
     pub(crate) keepers: Keepers,
     /// What reads add to waiting jobs.
     pub(crate) explanations: Explanations,
+    /// What the fleet could hold.
+    pub(crate) bounds: Bounds,
     /// What a new job is held against.
     pub(crate) limits: Limits,
     /// Sums over the fleet for readers.
@@ -355,6 +358,7 @@ impl Decider {
             if self.term.take().is_some() {
                 self.options.explanations.clear();
                 self.options.views.clear();
+                self.options.bounds.clear();
                 self.options.orders.clear();
                 self.options.metrics.leading.set(0);
             }
@@ -408,6 +412,7 @@ impl Decider {
             return Ok(());
         }
         self.options.views.publish(&self.model, situation);
+        self.options.bounds.look(&self.model, situation.boot);
         let explained = self.options.explanations.newest();
         self.committer.show(&self.model, &explained, situation);
         let deadlines = self.options.explanations.deadlines();

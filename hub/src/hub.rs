@@ -24,6 +24,7 @@ use meridian_store::SharedStore;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::admission::HubAdmission;
+use crate::bounds::Bounds;
 use crate::config::HubConfig;
 use crate::decider::{Decider, DeciderOptions};
 use crate::execution::Execution;
@@ -142,6 +143,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
     let shared = Shared {
         leadership: leadership.clone(),
         explanations: Explanations::default(),
+        bounds: Bounds::default(),
         limits: Limits::default(),
         views: Views::default(),
         refusals: Refusals::new(options.clock.clone(), journal.clone()),
@@ -203,6 +205,7 @@ pub async fn start(options: HubOptions) -> Result<HubHandle, StartError> {
 struct Shared {
     leadership: Leadership,
     explanations: Explanations,
+    bounds: Bounds,
     limits: Limits,
     views: Views,
     journal: Journal,
@@ -291,6 +294,7 @@ fn serve_objects(options: &HubOptions, shared: &Shared) -> Result<Resources, Reg
         random: options.random.clone(),
         admission: Arc::new(HubAdmission::new(
             Arc::clone(&options.store),
+            shared.bounds.clone(),
             shared.limits.clone(),
             options.clock.clone(),
         )),
@@ -325,6 +329,7 @@ fn decide(
         orders: shared.orders.clone(),
         keepers,
         explanations: shared.explanations.clone(),
+        bounds: shared.bounds.clone(),
         limits: shared.limits.clone(),
         views: shared.views.clone(),
         journal: shared.journal.clone(),

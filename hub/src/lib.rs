@@ -5,6 +5,7 @@
 
 mod admission;
 mod answers;
+mod bounds;
 mod commit;
 pub mod config;
 mod deadlines;

@@ -33,6 +33,8 @@ struct Own {
     gpus_per_job: Option<MilliGpus>,
     /// Of all flavors and regions together.
     hard_cap: Option<MilliGpus>,
+    /// The same, and what it has with what it may borrow.
+    most: Option<MilliGpus>,
     queued_jobs: Option<u32>,
     /// Jobs that wait.
     queued: u32,
@@ -40,7 +42,10 @@ struct Own {
 
 impl Own {
     const fn limits(&self) -> bool {
-        self.gpus_per_job.is_some() || self.hard_cap.is_some() || self.queued_jobs.is_some()
+        self.gpus_per_job.is_some()
+            || self.hard_cap.is_some()
+            || self.most.is_some()
+            || self.queued_jobs.is_some()
     }
 }
 
@@ -71,6 +76,19 @@ pub(crate) enum Beyond {
         /// GPUs of all replicas.
         asks: GpuQuantity,
         /// The cap.
+        most: GpuQuantity,
+    },
+    /// One gang of it is more than may ever be held.
+    #[error(
+        "the job needs {asks} GPUs at one time; tenant {tenant} may never hold more than {most}: ask \
+         for fewer, or have its quota raised"
+    )]
+    AtOnce {
+        /// Whose quota.
+        tenant: String,
+        /// GPUs of the largest gang at its smallest.
+        asks: GpuQuantity,
+        /// Its hard cap, or all that it has and may borrow.
         most: GpuQuantity,
     },
     /// Too many wait.
@@ -116,6 +134,14 @@ impl Limits {
             })
     }
 
+    /// Refuses a gang of `tenant` that could never start.
+    pub(crate) fn at_once(&self, tenant: &str, asks: MilliGpus) -> Result<(), Beyond> {
+        self.smallest(tenant, asks, |own| own.most)
+            .map_or(Ok(()), |(tenant, asks, most)| {
+                Err(Beyond::AtOnce { tenant, asks, most })
+            })
+    }
+
     /// The smallest limit upward if `asks` is beyond it, and whose it is: raising another one would
     /// not help.
     fn smallest(
@@ -154,6 +180,14 @@ impl Limits {
     }
 }
 
+/// What may ever be held by a row: its cap, or what it has and may borrow.
+fn most(row: &QuotaRow) -> Option<MilliGpus> {
+    let cap = row.hard_cap.map(|most| most.0);
+    let borrows = row.borrowing_limit.map(|most| most.0);
+    let own = borrows.map(|more| row.nominal.0.saturating_add(more));
+    [cap, own].into_iter().flatten().min()
+}
+
 impl Table {
     fn read(&mut self, model: &Model) {
         *self = Self {
@@ -167,6 +201,7 @@ impl Table {
             let own = Own {
                 gpus_per_job: spec.limits.gpus_per_job.map(|most| most.0),
                 hard_cap: row.and_then(|row| row.hard_cap).map(|most| most.0),
+                most: row.and_then(most),
                 queued_jobs: spec.limits.queued_jobs,
                 queued: 0,
             };

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Fleet, FleetError, FleetOptions, object};
 
 /// More than anything takes that such a test waits for, in simulated time.
-const WITHIN: Millis = Millis::seconds(3600);
+const WITHIN: Millis = Millis::seconds(24 * 3600);
 /// Between two looks.
 const LOOK_EVERY: Millis = Millis::seconds(1);
 

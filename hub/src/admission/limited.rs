@@ -14,20 +14,26 @@ use super::{HubAdmission, OWN_NAME, invalid};
 use crate::limits::Beyond;
 
 impl HubAdmission {
-    /// A new job goes beyond no limit of its tenant.
-    pub(super) fn within_limits(&self, job: &Value, change: &Change<'_>) -> Result<(), Denial> {
+    /// A new job goes beyond no limit of its tenant. One that the fleet could not hold even when
+    /// empty is let in with a warning that says so.
+    pub(super) fn within_limits(
+        &self,
+        job: &Value,
+        change: &Change<'_>,
+    ) -> Result<Option<String>, Denial> {
         if change.actor.name == OWN_NAME {
-            return Ok(());
+            return Ok(None);
         }
         let job = read(job)?;
         let tenant = job.spec.tenant.as_deref().unwrap_or_default();
         self.limits.gpus(tenant, gpus(&job)).map_err(beyond)?;
+        self.limits.at_once(tenant, at_once(&job)).map_err(beyond)?;
         // A retry of the same submission was counted the first time.
         if change.attempt == 0 {
             let is_rehearsal = change.dry_run != DryRun::No;
             self.limits.one_more(tenant, is_rehearsal).map_err(beyond)?;
         }
-        Ok(())
+        Ok(self.bounds.never(job))
     }
 
     /// A service that is new or grows asks for no more than its tenant may ever hold; one that is
@@ -60,6 +66,17 @@ fn read(job: &Value) -> Result<FederatedJob, Denial> {
 
 fn gpus(job: &FederatedJob) -> MilliGpus {
     job.total_gpus().unwrap_or(MilliGpus(u64::MAX))
+}
+
+/// GPUs of the largest gang at its smallest: what must be held at one time.
+fn at_once(job: &FederatedJob) -> MilliGpus {
+    let gangs = (0..job.gangs_per_copy()).filter_map(|index| job.gang(index));
+    let least = gangs.map(|gang| {
+        let roles = gang.roles.iter();
+        let gpus = roles.map(|role| role.per_pod.gpus.0.saturating_mul(role.min.into()));
+        gpus.fold(0, u64::saturating_add)
+    });
+    MilliGpus(least.max().unwrap_or(0))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "used as a mapping of errors")]

@@ -11,7 +11,7 @@ use meridian_api::units::{Resources, UnixMillis};
 use meridian_policies::lifecycle::State;
 use meridian_policies::model::{
     ClusterIx, GangShape, HeldIx, Hold, HoldRoom, HostIx, HostRow, Leaving, Pool, PoolIx,
-    RoleShape, Seat, Shape, Snapshot, Stage, Standing,
+    RoleShape, Rule, Seat, Shape, Snapshot, Stage, Standing,
 };
 
 use super::snapshot::{Ordinals, ledger_rows};
@@ -158,6 +158,7 @@ impl Model {
                 since: record.decided,
                 until: record.until,
                 block: record.block.clone(),
+                is_reclaim: is_reclaim(&record.victims),
             })
         };
         self.holds().filter_map(row).collect()
@@ -169,6 +170,12 @@ impl Model {
         let evictions = job.and_then(|job| job.progress().evictions.get(&gang.index));
         evictions.map_or_else(Vec::new, |list| list.iter().map(|it| it.at).collect())
     }
+}
+
+/// True when there are victims, and all of them hold what the gang's tenant lent.
+fn is_reclaim(victims: &[StoredVictim]) -> bool {
+    let mut rules = victims.iter().map(|it| it.rule);
+    !victims.is_empty() && rules.all(|rule| rule == Rule::Reclaim)
 }
 
 /// What a victim has yet to give up; one that got smaller already has done its part.

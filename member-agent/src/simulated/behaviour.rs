@@ -13,8 +13,8 @@ pub const EXIT_CODE: &str = "meridian.dev/simulated-exit-code";
 /// `"true"`: only SIGKILL ends it.
 pub const IGNORES_SIGTERM: &str = "meridian.dev/simulated-ignores-sigterm";
 
-/// Saves its work each time that it has run so long, such as `10m`; absent = only when asked. Rank 0
-/// of a role saves for its gang.
+/// Saves its work each time that it has run so long, such as `10m`; absent = only when asked. Rank
+/// 0 of a role saves for its gang.
 pub const SAVES_EVERY: &str = "meridian.dev/simulated-saves-every";
 
 /// The life of one pod's user code.

@@ -2,11 +2,14 @@
 //!
 //! Owns what each change means to a decision. Never judges whether it helps.
 
+use std::collections::BTreeMap;
+
+use meridian_api::ids::Uid;
 use meridian_api::units::MilliGpus;
 
 use super::raises::{self, Raise};
 use crate::model::{
-    Accepted, ClusterIx, FlavorIx, RegionIx, RoleShape, Snapshot, Waiting, WaitingIx,
+    Accepted, ChoiceIx, ClusterIx, FlavorIx, RegionIx, RoleShape, Snapshot, Waiting, WaitingIx,
 };
 
 /// Speed of a flavor that the job has said nothing of: that of the reference, in thousandths.
@@ -69,6 +72,34 @@ pub fn apply(snapshot: &mut Snapshot, ix: WaitingIx, change: &Change) {
         .filter(|gang| gang.gang.job == job);
     for gang in own {
         gang.job_gpus = gang.job_gpus.saturating_sub(saved);
+    }
+    if let Change::Region(region) = change {
+        allow(snapshot, job, *region);
+    }
+}
+
+/// Regions between which a job does not care are one group without a name: the region joins them.
+/// Others may share the wish, so the job gets one of its own.
+fn allow(snapshot: &mut Snapshot, job: Uid, region: RegionIx) {
+    let mut own: BTreeMap<ChoiceIx, ChoiceIx> = BTreeMap::new();
+    let gangs = snapshot.waiting.iter_mut();
+    for gang in gangs.filter(|gang| gang.gang.job == job) {
+        if let Some(next) = own.get(&gang.choice) {
+            gang.choice = *next;
+            continue;
+        }
+        let Some(mut choice) = snapshot.choices.get(gang.choice.index()).cloned() else {
+            continue;
+        };
+        let mut alike = choice.groups.iter_mut();
+        let alike = alike.find(|group| group.name.is_empty() && !group.regions.is_empty());
+        if let Some(alike) = alike.filter(|group| !group.regions.contains(&region)) {
+            alike.regions.push(region);
+            let next = ChoiceIx(u32::try_from(snapshot.choices.len()).unwrap_or(u32::MAX));
+            snapshot.choices.push(choice);
+            own.insert(gang.choice, next);
+            gang.choice = next;
+        }
     }
 }
 

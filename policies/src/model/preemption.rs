@@ -152,6 +152,9 @@ pub struct Hold {
     /// keeps nothing itself.
     #[serde(default)]
     pub block: Option<String>,
+    /// All who make room hold what its tenant lent.
+    #[serde(default)]
+    pub is_reclaim: bool,
 }
 
 impl Hold {
@@ -353,6 +356,7 @@ impl Preemption {
                 since: snapshot.now,
                 until: self.until,
                 block: None,
+                is_reclaim: false,
             }
         };
         let leaving = self.victims.iter().map(|victim| Leaving {
@@ -361,6 +365,7 @@ impl Preemption {
         });
         let own = Hold {
             victims: leaving.collect(),
+            is_reclaim: self.is_reclaim(),
             ..base(self.pool)
         };
         let moves = self.moves().map(|(victim, next)| {
@@ -376,6 +381,12 @@ impl Preemption {
             }
         });
         std::iter::once(own).chain(moves).collect()
+    }
+
+    /// True when all who make room hold what the gang's tenant lent.
+    #[must_use]
+    pub fn is_reclaim(&self) -> bool {
+        self.victims.iter().all(|it| it.rule == Rule::Reclaim)
     }
 
     /// Those who make room and go on elsewhere, in their order.

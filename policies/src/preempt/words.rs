@@ -9,7 +9,7 @@ use super::given_up;
 use crate::decide::Round;
 use crate::diagnosis::cards;
 use crate::model::{
-    Amounts, Cause, Estimate, PoolIx, Preemption, Rule, Snapshot, Victim, WaitingIx, Yield,
+    Amounts, Cause, Estimate, PoolIx, Preemption, Snapshot, Victim, WaitingIx, Yield,
 };
 
 /// Victims that are named; a reader of more reads the plan.
@@ -22,14 +22,13 @@ impl Round<'_> {
         if let Some(made) = self.preemptions.made.iter().find(|made| made.waiting == ix) {
             let names = made.victims.iter().map(|victim| name(snapshot, victim));
             let freed = made.victims.iter().map(|victim| freed(snapshot, victim));
-            let is_reclaim = made.victims.iter().all(|it| it.rule == Rule::Reclaim);
             let freed = freed.fold(MilliGpus::ZERO, MilliGpus::saturating_add);
             let words = Words {
                 pool: made.pool,
                 need: made.gpus,
                 freed,
                 until: made.until,
-                is_reclaim,
+                is_reclaim: made.is_reclaim(),
             };
             return Some(words.tell(snapshot, &names.collect::<Vec<_>>()));
         }
@@ -44,7 +43,7 @@ impl Round<'_> {
             need: hold.resources.gpus,
             freed: freed.fold(MilliGpus::ZERO, MilliGpus::saturating_add),
             until: hold.until,
-            is_reclaim: false,
+            is_reclaim: hold.is_reclaim,
         };
         Some(words.tell(snapshot, &names.collect::<Vec<_>>()))
     }

@@ -87,6 +87,7 @@ fn who_is_in_the_way_of_a_block_goes_ahead_of_its_start() {
         since: one.now,
         until: plan.vacating[0].until,
         block: Some("eval".into()),
+        is_reclaim: false,
     }];
     let why = |snapshot: &Snapshot| {
         let plan = decide(snapshot);
