@@ -33,7 +33,7 @@ struct Ask {
 
 /// A gang by where is kept what it asks for: those of one job, and mostly those like it, share
 /// their lists.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Kept {
     class: ClassIx,
     standing: u32,
@@ -109,11 +109,18 @@ impl Kinds {
         let mut shapes: Table<(usize, u32)> = Table::default();
         let mut kept: Table<Kept> = Table::default();
         all.of.reserve_exact(snapshot.waiting.len());
+        // Many were submitted together, and are alike.
+        let mut last: Option<(Kept, u32)> = None;
         for (ix, gang) in (0..).map(WaitingIx).zip(&snapshot.waiting) {
             let rest = all.known.rest(snapshot, gang);
             let key = kept_at(gang, blocks.standing(ix), rest);
+            if let Some((_, look)) = last.as_ref().filter(|(same, _)| *same == key) {
+                all.of.push(*look);
+                continue;
+            }
             if let Some(look) = kept.get(&key) {
                 all.of.push(*look);
+                last = Some((key, *look));
                 continue;
             }
             let standing = blocks.standing(ix);
@@ -122,6 +129,7 @@ impl Kinds {
             let shape = *shape.or_insert_with(|| all.shape_of(gang, standing));
             let look = all.look_of(gang, shape, rest);
             kept.insert(key, look);
+            last = Some((key, look));
             all.of.push(look);
         }
         all

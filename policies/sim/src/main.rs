@@ -8,6 +8,10 @@ use meridian_api::units::Millis;
 use meridian_sim::traces::{Prepared, helios, openb, philly};
 use meridian_sim::{Alone, Options, Scenario};
 
+/// Plans are many small objects with short lives.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const USAGE: &str = "\
 meridian-sim philly|helios|openb [--first DAY] [--days N] [--load PERCENT] [--round-every SECONDS]
                                  [--hosts-as-recorded] [--alone] [--json]";

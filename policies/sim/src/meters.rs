@@ -89,7 +89,8 @@ pub(crate) struct Blocked {
 pub(crate) struct Meters {
     at: UnixMillis,
     pub(crate) tenants: Vec<TenantMeter>,
-    pub(crate) blocked: BTreeMap<Reason, Blocked>,
+    /// By reason; `None` for those of which nobody waited. Each refusal of each round is counted.
+    blocked: [Option<Blocked>; Reason::ALL.len()],
     pools: Vec<PoolMeter>,
     pub(crate) capacity: Rate,
     pub(crate) used: Rate,
@@ -188,7 +189,7 @@ impl Meters {
             tenant.short_area += over(tenant.entitled, tenant.held);
             tenant.over_area += over(tenant.held, tenant.entitled);
         }
-        for blocked in self.blocked.values_mut() {
+        for blocked in self.blocked.iter_mut().flatten() {
             blocked.time += Area::from(blocked.gangs) * Area::from(span);
             blocked.area += Area::from(blocked.gpus) * Area::from(span);
         }
@@ -244,7 +245,7 @@ impl Meters {
 
     /// What waits, by the reason that the last round gave.
     pub(crate) fn clear_blocked(&mut self) {
-        for blocked in self.blocked.values_mut() {
+        for blocked in self.blocked.iter_mut().flatten() {
             (blocked.gangs, blocked.gpus) = (0, 0);
         }
         for tenant in &mut self.tenants {
@@ -258,9 +259,15 @@ impl Meters {
             self.tenants[tenant.index()].hopeless += gpus.0;
             self.stale_shares = true;
         }
-        let blocked = self.blocked.entry(reason).or_default();
+        let blocked = self.blocked[reason as usize].get_or_insert_default();
         blocked.gangs += 1;
         blocked.gpus += gpus.0;
+    }
+
+    /// What was waited for, in the order of reasons.
+    pub(crate) fn blocked(&self) -> impl Iterator<Item = (Reason, Blocked)> {
+        let all = Reason::ALL.iter().zip(&self.blocked);
+        all.filter_map(|(reason, blocked)| Some((*reason, (*blocked)?)))
     }
 }
 

@@ -376,11 +376,12 @@ fn blocked(outcome: &Outcome) -> Vec<BlockedSummary> {
         };
         reasons.entry(reason).or_insert(empty).reason
     };
-    for reason in never.keys().chain(outcome.meters.blocked.keys()) {
-        entry(*reason);
+    let waited_for = outcome.meters.blocked().map(|(reason, _)| reason);
+    for reason in never.keys().copied().chain(waited_for) {
+        entry(reason);
     }
-    for (reason, meter) in &outcome.meters.blocked {
-        if let Some(row) = reasons.get_mut(reason) {
+    for (reason, meter) in outcome.meters.blocked() {
+        if let Some(row) = reasons.get_mut(&reason) {
             row.wait_ms = u64::try_from(meter.time).unwrap_or(u64::MAX);
             row.gpu_hours = GpuHours::of(meter.area);
         }

@@ -56,17 +56,18 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// Those of `held` that the gang may take; `moves` says who is taken to go on elsewhere.
+    /// Those of `held` that the gang may take; `moves` says of each whether it is taken to go on
+    /// elsewhere.
     pub(crate) fn new(
         snapshot: &Snapshot,
         asker: &Asker<'_>,
         held: &[HeldIx],
         budgets: &[u64],
-        moves: impl Fn(HeldIx) -> bool,
+        moves: &[bool],
     ) -> Self {
-        let list = held.iter().filter_map(|ix| {
+        let list = held.iter().zip(moves).filter_map(|(ix, moves)| {
             let it = candidate(snapshot, asker, *ix, budgets)?;
-            if it.rule == Rule::Leaving || !moves(*ix) {
+            if it.rule == Rule::Leaving || !moves {
                 // Nobody is stopped for what is free already.
                 return Some(it).filter(|it| it.rule != Rule::Compaction);
             }

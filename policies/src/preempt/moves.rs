@@ -5,7 +5,7 @@
 //! for it, as the room that it makes is for the gang. Never makes anybody go who would not have to
 //! go anyway.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::bids::Bid;
 use super::ground::Ground;
@@ -41,8 +41,8 @@ pub(super) enum Price {
 /// Who may go on elsewhere.
 #[derive(Default)]
 pub(super) struct Movers {
-    /// By placement: its row of `movable`.
-    rows: BTreeMap<HeldIx, usize>,
+    /// By placement: its row of `movable`, if it has one.
+    rows: Vec<Option<u32>>,
     /// By row of `movable`: equal for those that ask for the same.
     kinds: Vec<usize>,
     /// By kind: whether there was room for one of it when it was first asked for.
@@ -69,15 +69,26 @@ fn ask(gang: &Waiting) -> Ask<'_> {
 
 impl Movers {
     fn new(snapshot: &Snapshot) -> Self {
-        let mut own = Self::default();
+        let mut own = Self {
+            rows: vec![None; snapshot.held.len()],
+            ..Self::default()
+        };
         let mut known: BTreeMap<Ask<'_>, usize> = BTreeMap::new();
-        for (at, row) in snapshot.movable.iter().enumerate() {
-            own.rows.insert(row.held, at);
+        for (row, at) in snapshot.movable.iter().zip(0..) {
+            if let Some(own) = own.rows.get_mut(row.held.index()) {
+                *own = Some(at);
+            }
             let next = known.len();
             own.kinds.push(*known.entry(ask(&row.gang)).or_insert(next));
         }
         own.fits = vec![None; known.len()];
         own
+    }
+
+    /// Row of a placement among those that may go on elsewhere.
+    fn row(&self, held: HeldIx) -> Option<usize> {
+        let row = self.rows.get(held.index()).copied().flatten();
+        row.map(|row| row as usize)
     }
 }
 
@@ -94,15 +105,15 @@ impl Round<'_> {
         movers.get_or_insert_with(|| Movers::new(snapshot))
     }
 
-    /// Those of `held` that are taken to go on elsewhere: there is room for one of their kind.
-    pub(super) fn who_moves(&mut self, held: &[HeldIx], price: Price) -> BTreeSet<HeldIx> {
-        let mut moves = BTreeSet::new();
+    /// Which of `held` are taken to go on elsewhere: there is room for one of their kind.
+    pub(super) fn who_moves(&mut self, held: &[HeldIx], price: Price) -> Vec<bool> {
+        let mut moves = vec![false; held.len()];
         if price == Price::Stopped || self.snapshot.movable.is_empty() {
             return moves;
         }
-        for ix in held {
+        for (ix, moves) in held.iter().zip(&mut moves) {
             let movers = self.movers();
-            let Some(row) = movers.rows.get(ix).copied() else {
+            let Some(row) = movers.row(*ix) else {
                 continue;
             };
             let kind = movers.kinds[row];
@@ -115,9 +126,7 @@ impl Round<'_> {
                 movers.fits[kind] = Some(fits);
                 fits
             });
-            if fits {
-                moves.insert(*ix);
-            }
+            *moves = fits;
         }
         moves
     }
@@ -225,12 +234,12 @@ impl Quest<'_> {
         let mut ledger = self.beside(round, bid);
         let (mut moved, mut as_priced) = (0, true);
         let own = bid.pool;
-        for victim in &mut bid.victims {
+        for (victim, priced) in bid.victims.iter_mut().zip(priced) {
             let stays = matches!(victim.does, Yield::Shrink { .. });
             if stays || victim.rule == Rule::Leaving {
                 continue;
             }
-            let row = round.movers().rows.get(&victim.held).copied();
+            let row = round.movers().row(victim.held);
             let row = row.map(|row| &snapshot.movable[row]);
             let row = row.filter(|_| moved < MOVES);
             let found = row.and_then(|row| {
@@ -239,7 +248,6 @@ impl Quest<'_> {
                 })
             });
             let held = &snapshot.held[victim.held.index()];
-            let priced = priced.contains(&victim.held);
             let Some((next, left)) = found else {
                 as_priced &= !priced;
                 (victim.lost, victim.cost) = cost::of_eviction(snapshot, held);

@@ -211,9 +211,7 @@ impl Round<'_> {
         let free: Vec<HeldIx> = free.filter(|ix| !own.taken[ix.index()]).collect();
         let moves = self.who_moves(&free, price);
         let own = &mut self.preemptions;
-        let made = Candidates::new(snapshot, asker, &free, &own.budgets, |ix| {
-            moves.contains(&ix)
-        });
+        let made = Candidates::new(snapshot, asker, &free, &own.budgets, &moves);
         let made = Arc::new(made);
         own.candidates.insert(key, Arc::clone(&made));
         made
