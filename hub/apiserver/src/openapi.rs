@@ -12,8 +12,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::core_group;
 use crate::kind::{Kind, Registry, Scope};
+use crate::scale;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// The schema of a scale, whatever it is of.
+const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
 /// Every document by its name: `apis/meridian.dev/v1alpha1`.
 pub(crate) struct Documents(IndexMap<String, Document>);
@@ -68,6 +71,9 @@ impl Document {
         for kind in kinds {
             kind_paths(prefix, kind, &mut paths);
             kind_schemas(kind, &mut schemas);
+        }
+        if kinds.iter().any(|kind| kind.scale.is_some()) {
+            schemas.insert(SCALE.to_owned(), scale_schema());
         }
         let document = json!({
             "openapi": "3.0.0",
@@ -199,6 +205,15 @@ fn kind_paths(prefix: &str, kind: &Kind, paths: &mut Map<String, Value>) {
     if kind.has_status {
         paths.insert(format!("{base}/{{name}}/status"), item(false));
     }
+    if kind.scale.is_some() {
+        let scale = json!({
+            "get": scale_operation(kind, "get", Verb::Read),
+            "put": scale_operation(kind, "put", Verb::Write),
+            "patch": scale_operation(kind, "patch", Verb::Patch),
+            "parameters": one(std::slice::from_ref(&name)),
+        });
+        paths.insert(format!("{base}/{{name}}/scale"), scale);
+    }
     paths.insert(base, collection);
 }
 
@@ -218,6 +233,38 @@ fn path_parameter(name: &str, description: &str) -> Value {
 }
 
 fn operation(kind: &Kind, action: &str, verb: Verb) -> Value {
+    let list = ["list", "deletecollection"].contains(&action);
+    let about = About {
+        id: format!("{action}{}", kind.kind),
+        answer: schema_name(kind, if list { "List" } else { "" }),
+        body: schema_name(kind, ""),
+        group_version_kind: group_version_kind(kind, ""),
+    };
+    described(&about, action, verb)
+}
+
+fn scale_operation(kind: &Kind, action: &str, verb: Verb) -> Value {
+    let about = About {
+        id: format!("{action}{}Scale", kind.kind),
+        answer: SCALE.to_owned(),
+        body: SCALE.to_owned(),
+        group_version_kind: json!({
+            "group": scale::GROUP, "version": scale::VERSION, "kind": scale::KIND,
+        }),
+    };
+    described(&about, action, verb)
+}
+
+/// What an operation is about.
+struct About {
+    id: String,
+    /// Schemas of what it answers, and of what it is sent.
+    answer: String,
+    body: String,
+    group_version_kind: Value,
+}
+
+fn described(about: &About, action: &str, verb: Verb) -> Value {
     let parameter = |name: &str, description: &str| {
         json!({
             "name": name, "in": "query", "description": description,
@@ -236,10 +283,9 @@ fn operation(kind: &Kind, action: &str, verb: Verb) -> Value {
             ),
         ],
     };
-    let list = ["list", "deletecollection"].contains(&action);
-    let answer = reference(&schema_name(kind, if list { "List" } else { "" }));
+    let answer = reference(&about.answer);
     let mut operation = json!({
-        "operationId": format!("{action}{}", kind.kind),
+        "operationId": about.id.as_str(),
         "parameters": parameters,
         "responses": {
             "200": {
@@ -248,9 +294,9 @@ fn operation(kind: &Kind, action: &str, verb: Verb) -> Value {
             },
         },
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": group_version_kind(kind, ""),
+        "x-kubernetes-group-version-kind": about.group_version_kind.clone(),
     });
-    let body = reference(&schema_name(kind, ""));
+    let body = reference(&about.body);
     let content = match verb {
         Verb::Read | Verb::Delete => return operation,
         Verb::Write => json!({"application/json": {"schema": body}}),
@@ -261,6 +307,27 @@ fn operation(kind: &Kind, action: &str, verb: Verb) -> Value {
     };
     operation["requestBody"] = json!({"required": true, "content": content});
     operation
+}
+
+fn scale_schema() -> Value {
+    let replicas = |description: &str| {
+        let number = json!({"type": "integer", "format": "int32", "description": description});
+        json!({"type": "object", "properties": {"replicas": number}})
+    };
+    json!({
+        "type": "object",
+        "description": "Scale represents a scaling request for a resource",
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": reference(&format!("{META}.ObjectMeta")),
+            "spec": replicas("How many there shall be"),
+            "status": replicas("How many there are"),
+        },
+        "x-kubernetes-group-version-kind": [{
+            "group": scale::GROUP, "version": scale::VERSION, "kind": scale::KIND,
+        }],
+    })
 }
 
 /// What every document needs of `k8s.io/apimachinery`.

@@ -34,7 +34,13 @@ async fn legacy_discovery_names_groups_versions_and_resources() {
         .collect();
     assert_eq!(
         names,
-        ["widgets", "widgets/status", "gadgets", "gadgets/status"]
+        [
+            "widgets",
+            "widgets/status",
+            "gadgets",
+            "gadgets/status",
+            "gadgets/scale"
+        ]
     );
     let widgets = &list["resources"][0];
     assert_eq!(widgets["namespaced"], true);
@@ -102,6 +108,15 @@ async fn openapi_has_what_explain_and_field_validation_look_for() {
         parameters
             .iter()
             .any(|known| known["name"] == "fieldValidation")
+    );
+    let scale = &document["paths"]["/apis/test.dev/v1/gadgets/{name}/scale"];
+    for verb in ["get", "put", "patch"] {
+        let about = &scale[verb]["x-kubernetes-group-version-kind"];
+        assert_eq!(about["kind"], "Scale", "{verb}");
+    }
+    assert!(
+        document["paths"][format!("{path}/scale")].is_null(),
+        "it has none"
     );
     let mut references = Vec::new();
     collect_references(&document, &mut references);

@@ -11,7 +11,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use meridian_apiserver::{
     Admission, AllowAll, Column, FieldError, FieldReason, Kind, KindHooks, NoHooks, Registry,
-    Resources, ResourcesOptions, Scope, router,
+    Resources, ResourcesOptions, ScalePaths, Scope, router,
 };
 use meridian_runtime::clock::{Millis, UnixMillis};
 use meridian_runtime::{Clock, Random, Tasks};
@@ -370,11 +370,18 @@ fn widget() -> Kind {
 }
 
 fn gadget() -> Kind {
-    kind(
-        ("Gadget", "gadgets", "gadget", "gd"),
-        Scope::Cluster,
-        Vec::new(),
-    )
+    let paths = ScalePaths {
+        spec: "/spec/size",
+        status: "/spec/size",
+    };
+    Kind {
+        scale: Some(paths),
+        ..kind(
+            ("Gadget", "gadgets", "gadget", "gd"),
+            Scope::Cluster,
+            Vec::new(),
+        )
+    }
 }
 
 fn kind(names: (&str, &str, &str, &str), scope: Scope, columns: Vec<Column>) -> Kind {
