@@ -50,7 +50,7 @@ impl Outlook {
             };
             let stands = match model.placement(gang) {
                 Some(row) => Stands::Placed(row.record.ends()),
-                None => Stands::Waits(explained.starts.get(&gang).copied()),
+                None => Stands::Waits(explained.start(gang)),
             };
             (forecast(finish_by, runtime, stands, now), stands)
         });
@@ -238,13 +238,11 @@ mod tests {
     }
 
     fn starts_in(at: u64) -> Explained {
-        let mut explained = Explained::default();
         let start = Estimate {
             earliest: minutes(at),
             latest: None,
         };
-        explained.starts.insert(gang(0), start);
-        explained
+        Explained::of_one(gang(0), start)
     }
 
     fn read(deadlines: &Deadlines) -> Value {

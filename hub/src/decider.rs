@@ -198,6 +198,8 @@ impl Decider {
             page = next?;
         }
         self.model.load(&page.entries, page.revision);
+        drop(page);
+        self.model.fit();
         self.model.start_term();
         let from = Revision(self.model.revision().0 + 1);
         tracing::info!(revision = %self.model.revision(), "model loaded");

@@ -157,7 +157,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         dependencies: job.spec().dependencies.clone().map(Box::new),
         carried: job.form.carried.clone(),
         origin: job.spec().origin.clone().map(Box::new),
-        chosen: Some(chosen(snapshot, placed)),
+        chosen: Some(Box::new(chosen(snapshot, placed))),
     })
 }
 
@@ -194,7 +194,7 @@ fn leader(spec: &FederatedJobSpec, row: &GangRow) -> Option<String> {
 
 /// The decision as a span of the job's own trace; what is carried on is its context.
 fn trace(job: &Job) -> Option<String> {
-    let submitted = job.traceparent.as_deref()?;
+    let submitted = job.traceparent()?;
     let span = tracing::info_span!(parent: None, "place gang", job = %job.full_name());
     telemetry::set_parent(&span, submitted);
     Some(telemetry::traceparent(&span).unwrap_or_else(|| submitted.to_owned()))

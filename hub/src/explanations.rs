@@ -36,8 +36,8 @@ pub(crate) struct Explained {
     by_gang: Vec<u32>,
     /// Different lists of reasons.
     lists: Vec<Vec<Blocker>>,
-    /// When each may start, where that can be said.
-    pub(crate) starts: BTreeMap<GangId, Estimate>,
+    /// When each may start, where that can be said: rows of the columns, in order.
+    starts: Vec<(u32, Estimate)>,
 }
 
 impl Explained {
@@ -59,18 +59,23 @@ impl Explained {
         explained.jobs.reserve_exact(all);
         explained.indices.reserve_exact(all);
         explained.why.reserve_exact(all);
+        // Lists at one address are one; only of others are the causes compared.
+        let mut addresses: BTreeMap<usize, u32> = BTreeMap::new();
         let mut reasons: BTreeMap<&Reasons, u32> = BTreeMap::new();
         for left in &plan.unplaced {
             let gang = snapshot.waiting[left.waiting.index()].gang;
-            let list = reasons.entry(&left.reasons).or_insert_with(|| {
-                let shown = left.reasons.iter().take(MAX_BLOCKERS_SHOWN);
-                explained.list(shown.map(|cause| blocker(snapshot, cause)).collect())
+            let address = std::ptr::from_ref(&*left.reasons).addr();
+            let list = *addresses.entry(address).or_insert_with(|| {
+                *reasons.entry(&left.reasons).or_insert_with(|| {
+                    let shown = left.reasons.iter().take(MAX_BLOCKERS_SHOWN);
+                    explained.list(shown.map(|cause| blocker(snapshot, cause)).collect())
+                })
             });
-            let list = *list;
-            explained.push(gang, list);
+            let place = row(explained.len());
             explained
                 .starts
-                .extend(left.start.map(|start| (gang, start)));
+                .extend(left.start.map(|start| (place, start)));
+            explained.push(gang, list);
         }
         let mut troubles: BTreeMap<(Reason, &str), u32> = BTreeMap::new();
         for (gang, trouble) in troubled {
@@ -89,10 +94,26 @@ impl Explained {
             let list = *list;
             explained.push(*gang, list);
         }
-        explained.by_gang = (0..row(all)).collect();
-        let (jobs, indices) = (&explained.jobs, &explained.indices);
+        explained.starts.shrink_to_fit();
+        explained.sort();
+        explained
+    }
+
+    fn sort(&mut self) {
+        self.by_gang = (0..row(self.len())).collect();
+        let (jobs, indices) = (&self.jobs, &self.indices);
         let gang = |at: &u32| (jobs[*at as usize], indices[*at as usize]);
-        explained.by_gang.sort_unstable_by_key(gang);
+        self.by_gang.sort_unstable_by_key(gang);
+    }
+
+    /// One gang waits, and may start then.
+    #[cfg(test)]
+    pub(crate) fn of_one(gang: GangId, start: Estimate) -> Self {
+        let mut explained = Self::default();
+        let list = explained.list(Vec::new());
+        explained.push(gang, list);
+        explained.starts.push((0, start));
+        explained.sort();
         explained
     }
 
@@ -141,14 +162,32 @@ impl Explained {
         counts.map(|((kind, list), count)| (kind, self.lists[list as usize].as_slice(), count))
     }
 
+    /// Rows of a job's gangs, by index.
+    fn rows_of(&self, job: Uid) -> &[u32] {
+        let first = |at: &u32| self.jobs[*at as usize] < job;
+        let rows = &self.by_gang[self.by_gang.partition_point(first)..];
+        let own = |at: &u32| self.jobs[*at as usize] == job;
+        &rows[..rows.partition_point(own)]
+    }
+
+    fn start_at(&self, row: u32) -> Option<Estimate> {
+        let at = self.starts.binary_search_by_key(&row, |(row, _)| *row);
+        at.ok().map(|at| self.starts[at].1)
+    }
+
+    /// When a gang may start.
+    #[must_use]
+    pub(crate) fn start(&self, gang: GangId) -> Option<Estimate> {
+        let rows = self.rows_of(gang.job);
+        let at = rows.binary_search_by_key(&gang.index, |row| self.indices[*row as usize]);
+        self.start_at(rows[at.ok()?])
+    }
+
     /// When the first of a job's gangs may start.
     #[must_use]
     pub(crate) fn start_of_job(&self, job: Uid) -> Option<EstimatedStart> {
-        let all = GangId { job, index: 0 }..=GangId {
-            job,
-            index: u32::MAX,
-        };
-        let starts = self.starts.range(all).map(|(_, start)| start);
+        let starts = self.rows_of(job).iter();
+        let starts = starts.filter_map(|row| self.start_at(*row));
         let start = starts.min_by_key(|start| start.earliest)?;
         Some(EstimatedStart {
             earliest: Time(start.earliest),
@@ -159,12 +198,9 @@ impl Explained {
     /// The first waiting gang of a job: its place, from 1, and why it waits.
     #[must_use]
     pub(crate) fn of_job(&self, job: Uid) -> Option<(u32, &[Blocker])> {
-        let begin = |at: &u32| self.jobs[*at as usize] < job;
-        let first = self.by_gang.partition_point(begin);
-        let gangs = self.by_gang[first..].iter();
-        let gangs = gangs.take_while(|at| self.jobs[**at as usize] == job);
-        let first = *gangs.min()? as usize;
-        Some((row(first + 1), &self.lists[self.why[first] as usize]))
+        let first = *self.rows_of(job).iter().min()?;
+        let list = self.why[first as usize] as usize;
+        Some((first + 1, &self.lists[list]))
     }
 }
 

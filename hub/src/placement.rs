@@ -90,7 +90,7 @@ pub struct PlacementRecord {
     pub origin: Option<Box<Origin>>,
     /// Why it is there and not elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chosen: Option<Chosen>,
+    pub chosen: Option<Box<Chosen>>,
 }
 
 /// What a place was chosen for.

@@ -129,7 +129,7 @@ fn queue(
             milli_gpus: gpus.unwrap_or_default().0,
             blocker: headline(blockers).map(reason),
             submitted_ms: job.submitted().0,
-            start: explained.starts.get(&gang).copied().map(explain::start),
+            start: explained.start(gang).map(explain::start),
             late: late(model, explained, situation, job),
         })
     };

@@ -28,18 +28,22 @@ use crate::world::Size;
 
 /// What one job may take of store and hub together while the size is chosen: a little more than it
 /// does, with the snapshot of a decision.
-const BYTES_PER_JOB: u64 = 20_000;
+const BYTES_PER_JOB: u64 = 5_000;
 /// A hub has decided on the largest queue within this, also on a busy machine.
 const READY_WITHIN: Millis = Millis::seconds(600);
 /// Between two looks: far below what a restart takes, and no burden to a hub that is busy with one.
 const LOOK_EVERY: Millis = Millis(100);
-/// After the first decision, views and metrics follow; then the hub has what it keeps.
-const SETTLES_IN: Millis = Millis::seconds(10);
+/// After the first decision, views, metrics and perhaps another decision follow: the least that the
+/// hub takes in this time is what it keeps, the most of its life what it needs.
+const SETTLES_IN: Millis = Millis::seconds(30);
 
 /// What one restart came to.
 struct Restart {
     ready_ms: f64,
-    grown: u64,
+    /// Bytes between two decisions.
+    kept: u64,
+    /// Bytes at most.
+    most: u64,
     loaded: bool,
 }
 
@@ -52,7 +56,7 @@ async fn main() -> anyhow::Result<()> {
         Size::FULL.within(measure::available_bytes() / 2 / BYTES_PER_JOB)
     };
     let store: SharedStore = Arc::new(MemoryStore::new(Clock::real()));
-    world::fill(&store, size).await?;
+    world::fill(&store, size, Clock::real().wall()).await?;
     let filled = measure::rss_bytes();
     let mut restarts = Vec::new();
     let cpu = measure::own_cpu();
@@ -63,10 +67,11 @@ async fn main() -> anyhow::Result<()> {
     let runs_ms: Vec<f64> = restarts.iter().map(|run| run.ready_ms).collect();
     // Memory that a hub leaves behind may serve the next: only the first one grows from nothing.
     let first = &restarts[0];
-    let per_job = megabytes(first.grown) * 1e6 / float(size.jobs());
+    let per_job = megabytes(first.kept) * 1e6 / float(size.jobs());
     let mut figures = Map::new();
     figures.insert("bytes_per_job".to_owned(), round(per_job));
-    figures.insert("hub_mb".to_owned(), round(megabytes(first.grown)));
+    figures.insert("hub_mb".to_owned(), round(megabytes(first.kept)));
+    figures.insert("hub_most_mb".to_owned(), round(megabytes(first.most)));
     figures.insert("store_mb".to_owned(), round(megabytes(filled)));
     let limit = f64::from(world::LEAST_BYTES);
     Report {
@@ -111,8 +116,14 @@ async fn restart(store: &SharedStore, size: Size, filled: u64) -> anyhow::Result
     let ready = clock.timeout(READY_WITHIN, ready).await;
     ready.context("the hub never told of the whole queue")?;
     let ready_ms = watch.millis();
-    clock.sleep(SETTLES_IN).await;
-    let grown = measure::rss_bytes().saturating_sub(filled);
+    let settled = clock.boot().after(SETTLES_IN);
+    let mut kept = u64::MAX;
+    while clock.boot() < settled {
+        clock.sleep(LOOK_EVERY).await;
+        kept = kept.min(measure::rss_bytes());
+    }
+    let kept = kept.saturating_sub(filled);
+    let most = (measure::peak_rss_mib() << 20).saturating_sub(filled);
     // The next decision may be under way.
     let clusters = async {
         loop {
@@ -127,7 +138,8 @@ async fn restart(store: &SharedStore, size: Size, filled: u64) -> anyhow::Result
     hub.stop().await?;
     Ok(Restart {
         ready_ms,
-        grown,
+        kept,
+        most,
         loaded: clusters == size.clusters,
     })
 }

@@ -75,8 +75,8 @@ impl Size {
     }
 }
 
-/// Fills an empty store.
-pub(crate) async fn fill(store: &SharedStore, size: Size) -> anyhow::Result<()> {
+/// Fills an empty store, as a hub leaves it that has run until `now`.
+pub(crate) async fn fill(store: &SharedStore, size: Size, now: UnixMillis) -> anyhow::Result<()> {
     let hub = Hub::start(Arc::clone(store)).await?;
     hub.object("Region", "eu", json!({"timeZone": "Europe/Dublin"}))
         .await?;
@@ -107,6 +107,12 @@ pub(crate) async fn fill(store: &SharedStore, size: Size) -> anyhow::Result<()> 
         lease: None,
     };
     write(store, (0..size.clusters).map(capacity).collect()).await?;
+    let history = |tenant| Op::Put {
+        key: keys::history(&team(tenant)),
+        value: text(&json!({"until": now})),
+        lease: None,
+    };
+    write(store, (0..TENANTS).map(history).collect()).await?;
     let all: Vec<usize> = (0..size.jobs()).collect();
     for some in all.chunks(JOBS_AT_ONCE) {
         let ops = some.iter().flat_map(|index| {

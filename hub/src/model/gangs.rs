@@ -41,7 +41,6 @@ impl Gangs {
 
     /// How many there are.
     #[must_use]
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -49,6 +48,11 @@ impl Gangs {
     /// All of them, by identity.
     pub(crate) fn iter(&self) -> impl Iterator<Item = GangId> {
         self.0.iter().copied().map(unpacked)
+    }
+
+    /// Takes no more memory than it needs.
+    pub(super) fn fit(&mut self) {
+        self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
 
     /// True when a gang of this job is in.
@@ -83,6 +87,11 @@ impl Names {
     /// Forgets a job's name.
     pub(super) fn remove(&mut self, namespace: &str, name: &str, job: Uid) {
         self.0.remove(&(hash(namespace, name), job.0.to_be_bytes()));
+    }
+
+    /// Takes no more memory than it needs.
+    pub(super) fn fit(&mut self) {
+        self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
 
     /// Jobs that may have that name: it and, hardly ever, others of the same hash.

@@ -3,6 +3,7 @@
 //! Owns the rows, whose size is what a long queue costs: a hundred bytes and the name. What alike
 //! jobs share is one `Form` and one set of `Marks`. Never decides.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use meridian_api::ids::{GangId, Revision, Uid};
@@ -39,8 +40,8 @@ pub(crate) struct Job {
     submitted: UnixMillis,
     /// Revision of the spec.
     pub(crate) spec_revision: Revision,
-    /// The trace of its submit.
-    pub(crate) traceparent: Option<Box<str>>,
+    /// The trace of its submit; boxed twice, since a text's own box is twice as wide.
+    trace: Option<Box<Box<str>>>,
     /// Absent until something has come of it.
     past: Option<Box<Past>>,
 }
@@ -79,7 +80,7 @@ impl Job {
             marks,
             submitted: parts.created.map_or(UnixMillis::ZERO, |time| time.0),
             spec_revision,
-            traceparent: parts.traceparent,
+            trace: parts.traceparent.map(Box::new),
             past: None,
         }
     }
@@ -186,6 +187,12 @@ impl Job {
         crate::runs::scheduled(name, &self.name).map(|_| *uid)
     }
 
+    /// The trace of its submit.
+    #[must_use]
+    pub(crate) fn traceparent(&self) -> Option<&str> {
+        Some(self.trace.as_ref()?.as_ref())
+    }
+
     /// How far it is.
     #[must_use]
     pub(crate) fn progress(&self) -> &JobProgress {
@@ -280,31 +287,38 @@ impl Model {
             }
         };
         self.unreadable.remove(&full_name(key));
-        let uid = job.uid;
-        if let Some(known) = self.jobs.get(&uid) {
-            if known.spec_revision >= job.spec_revision {
-                return;
+        let (uid, form) = (job.uid, Arc::clone(&job.form));
+        let (origin, owner, service) = (job.origin(), job.run_of(), job.marks.service);
+        match self.jobs.entry(uid) {
+            Entry::Occupied(mut known) => {
+                if known.get().spec_revision >= job.spec_revision {
+                    return;
+                }
+                job.past = known.get_mut().past.take();
+                self.names.insert(job.namespace(), job.name(), uid);
+                known.insert(Box::new(job));
             }
-            job.past.clone_from(&known.past);
+            Entry::Vacant(place) => {
+                self.names.insert(job.namespace(), job.name(), uid);
+                place.insert(Box::new(job));
+            }
         }
-        self.names.insert(job.namespace(), job.name(), uid);
-        if let Some(origin) = job.origin() {
+        if let Some(origin) = origin {
             self.origins.insert(origin, uid);
         }
         self.left_out.remove(&uid);
-        self.note_replica(uid, job.marks.service);
-        if let Some(owner) = job.run_of() {
+        self.note_replica(uid, service);
+        if let Some(owner) = owner {
             self.runs.entry(owner).or_default().insert(uid);
             self.recurring.insert(owner);
         }
-        if job.spec().finish_by.is_some() {
+        if form.object.spec.finish_by.is_some() {
             self.deadlines.insert(uid);
         }
-        if job.is_recurring() {
+        if form.object.spec.schedule.is_some() {
             self.schedules.insert(uid);
             self.recurring.insert(uid);
         }
-        self.jobs.insert(uid, Box::new(job));
         self.refresh_job(uid);
     }
 

@@ -29,6 +29,7 @@ mod tariff;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -228,6 +229,14 @@ impl Model {
         self.advance(revision);
     }
 
+    /// Everything is loaded: trees that grew key by key, and are half empty, are made anew, full.
+    pub(crate) fn fit(&mut self) {
+        self.jobs = std::mem::take(&mut self.jobs).into_iter().collect();
+        self.placements = std::mem::take(&mut self.placements).into_iter().collect();
+        self.names.fit();
+        self.waiting.fit();
+    }
+
     /// Puts in the events of one revision, from the watch. A bookmark has none.
     pub(crate) fn absorb(&mut self, events: &[Event], revision: Revision) {
         self.absorb_own(events);
@@ -256,34 +265,35 @@ impl Model {
 
     /// Puts the gang where it belongs: waiting, or not.
     fn refresh_gang(&mut self, gang: GangId) {
-        let job = self.jobs.get(&gang.job);
-        let is_placed = self.placements.contains_key(&gang);
-        if !is_placed && job.is_some_and(|job| job.wants_place(gang.index)) {
-            self.waiting.insert(gang);
-        } else {
-            self.waiting.remove(gang);
-        }
-        if is_placed {
-            self.unsettled.insert(gang);
-        }
-        if job.is_some_and(|job| job.is_deleting()) {
-            self.unsettled_jobs.insert(gang.job);
-        }
-        self.unsettled_services
-            .extend(job.and_then(|job| job.marks.service));
-        self.changed = true;
+        self.refresh_gangs(gang.job, gang.index..gang.index.saturating_add(1));
     }
 
     /// All of a job's gangs.
     fn refresh_job(&mut self, uid: Uid) {
+        let count = self.jobs.get(&uid).map_or(0, |job| job.gang_count());
+        self.refresh_gangs(uid, 0..count);
+    }
+
+    fn refresh_gangs(&mut self, uid: Uid, indices: Range<u32>) {
         let job = self.jobs.get(&uid);
-        let count = job.map_or(0, |job| job.gang_count());
+        for index in indices {
+            let gang = GangId { job: uid, index };
+            let is_placed = self.placements.contains_key(&gang);
+            if !is_placed && job.is_some_and(|job| job.wants_place(index)) {
+                self.waiting.insert(gang);
+            } else {
+                self.waiting.remove(gang);
+            }
+            if is_placed {
+                self.unsettled.insert(gang);
+            }
+        }
         if job.is_some_and(|job| job.is_deleting()) {
             self.unsettled_jobs.insert(uid);
         }
-        for index in 0..count {
-            self.refresh_gang(GangId { job: uid, index });
-        }
+        self.unsettled_services
+            .extend(job.and_then(|job| job.marks.service));
+        self.changed = true;
     }
 
     /// No decision looks at what waits of this job until then, unless its spec changes: with it,

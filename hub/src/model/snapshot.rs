@@ -117,6 +117,7 @@ impl Model {
         self.lost_work(&ordinals, &mut snapshot.tenants, situation.now);
         snapshot.reserved = self.reserved_rows(&ordinals, &snapshot.pools, situation.now);
         let mut troubled = Vec::new();
+        snapshot.waiting.reserve_exact(self.waiting.len());
         let mut choices = Choices::new(Vec::new(), Vec::new());
         for gang in self.waiting.iter() {
             let Some(job) = self.jobs.get(&gang.job) else {
