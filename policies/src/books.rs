@@ -96,18 +96,27 @@ impl Books {
         self.lent.get(&entry).cloned().unwrap_or_else(own)
     }
 
-    /// Placements among `held`, the first entries, that stand on other rows than before.
-    pub(crate) fn moved<'s>(&'s self, held: &'s [Held]) -> impl Iterator<Item = HeldIx> {
-        let mut lent = self.lent.iter().peekable();
-        let all = held.iter().enumerate().zip((0..).map(HeldIx));
-        all.filter_map(move |((entry, row), ix)| {
-            let agrees = match lent.next_if(|(at, _)| **at == entry) {
-                Some((_, lent)) => row.rows == *lent,
-                None => row.rows == own_row(row.resources.gpus).as_slice(),
-            };
-            (!agrees).then_some(ix)
-        })
+    /// Placements that stand on other rows than before: of those that did, or do, not stand on
+    /// their own as a whole.
+    pub(crate) fn moved(&self, snapshot: &Snapshot, present: &Present) -> Vec<HeldIx> {
+        let lent = self.lent.keys().map(|entry| u32::try_from(*entry));
+        let lent = lent.map_while(|entry| entry.ok().map(HeldIx));
+        let mut all: BTreeSet<HeldIx> = lent.collect();
+        all.extend(present.unlike());
+        let moved = all.into_iter().filter(|ix| {
+            let row = snapshot.held.get(ix.index());
+            row.is_some_and(|row| match self.lent.get(&ix.index()) {
+                Some(lent) => row.rows != *lent,
+                None => !stands_on_own(row),
+            })
+        });
+        moved.collect()
     }
+}
+
+/// True when a placement stands on its tenant's own quota as a whole.
+pub(crate) fn stands_on_own(held: &Held) -> bool {
+    held.rows == own_row(held.resources.gpus).as_slice()
 }
 
 /// The rows of a placement that borrows; loans by lender.

@@ -129,7 +129,8 @@ pub(crate) fn write_rows(
     for ((next, held), entry) in moves.zip(next_places..) {
         next.rows = books.rows(entry, gpus(held));
     }
-    let regraded = books.moved(&snapshot.held).map(|held| Regraded {
+    let regraded = books.moved(snapshot, present).into_iter();
+    let regraded = regraded.map(|held| Regraded {
         held,
         rows: books.rows(held.index(), gpus(held)),
     });

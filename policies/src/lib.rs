@@ -17,6 +17,7 @@ pub mod deadlines;
 pub mod decide;
 pub mod diagnosis;
 pub mod division;
+mod ends;
 pub mod explain;
 mod fill;
 pub mod fit;

@@ -4,11 +4,12 @@
 //! placements is long and each row is wide, so a round walks it once: quota, shares and the books
 //! read these sums. Never limits anything.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
 use meridian_api::units::Resources;
 
+use crate::books::stands_on_own;
 use crate::kinds::Fold;
 use crate::model::{ClusterIx, FlavorIx, Held, HeldIx, Place, Snapshot, TenantIx, Use};
 use crate::preempt::{minus, plus};
@@ -35,6 +36,8 @@ pub(crate) struct Present {
     known: HashMap<Key, u32, BuildHasherDefault<Fold>>,
     /// By placement.
     of: Vec<u32>,
+    /// Placements that do not stand on their tenant's own quota as a whole.
+    unlike: BTreeSet<HeldIx>,
 }
 
 impl Present {
@@ -49,8 +52,7 @@ impl Present {
             let known = last.filter(|(same, _)| *same == key);
             let group = known.map_or_else(|| own.group(snapshot, held), |(_, group)| group);
             last = Some((key, group));
-            own.of.push(group);
-            own.groups[group as usize].enter(snapshot, held);
+            own.note(group, snapshot, held);
         }
         own
     }
@@ -58,13 +60,33 @@ impl Present {
     /// One placement more, the last of the table.
     pub(crate) fn push(&mut self, snapshot: &Snapshot, held: &Held) {
         let group = self.group(snapshot, held);
+        self.note(group, snapshot, held);
+    }
+
+    fn note(&mut self, group: u32, snapshot: &Snapshot, held: &Held) {
+        let next = u32::try_from(self.of.len()).expect("tables are numbered in 32 bits");
         self.of.push(group);
         self.groups[group as usize].enter(snapshot, held);
+        self.note_rows(HeldIx(next), held);
+    }
+
+    /// The rows on which a placement stands are what they are.
+    pub(crate) fn note_rows(&mut self, ix: HeldIx, held: &Held) {
+        if stands_on_own(held) {
+            self.unlike.remove(&ix);
+        } else {
+            self.unlike.insert(ix);
+        }
     }
 
     /// A placement is gone, and the last of the table has its row.
     pub(crate) fn swap_remove(&mut self, snapshot: &Snapshot, ix: HeldIx, gone: &Held) {
         let group = self.of.swap_remove(ix.index());
+        self.unlike.remove(&ix);
+        let last = u32::try_from(self.of.len()).expect("tables are numbered in 32 bits");
+        if self.unlike.remove(&HeldIx(last)) {
+            self.unlike.insert(ix);
+        }
         self.groups[group as usize].leave(snapshot, gone);
     }
 
@@ -80,6 +102,11 @@ impl Present {
             });
             next
         })
+    }
+
+    /// Placements that do not stand on their tenant's own quota as a whole.
+    pub(crate) const fn unlike(&self) -> &BTreeSet<HeldIx> {
+        &self.unlike
     }
 
     pub(crate) fn groups(&self) -> &[Group] {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use meridian_api::units::{Millis, Resources, UnixMillis};
 
 use crate::candidates::{allows_cluster, is_open, lacks, preference};
+use crate::ends::{Ends, SHORTEST_GUESS};
 use crate::fit::{Ground, fit_on, fits_by_hosts, fits_on};
 use crate::kinds::Kinds;
 use crate::model::{
@@ -38,8 +39,6 @@ const FIRM: Millis = Millis::seconds(2 * 3600);
 const MAX_SLOTS: usize = 64;
 /// Different gangs that are looked at: beyond that a queue is full of what can never be placed.
 const MAX_TRIES: usize = 256;
-/// What runs without a limit is taken to run for as long again as it has, at least this long.
-const SHORTEST_GUESS: Millis = Millis::seconds(3600);
 /// Ends that are followed until quota suffices: beyond that the guess is of no use.
 const MAX_ENDS: usize = 1_000;
 
@@ -71,10 +70,11 @@ pub(crate) struct Slot {
 /// Hosts that a slot would keep, and what must go from them.
 type Hosts = Option<(Arc<Vec<KeptHosts>>, Resources)>;
 
-/// Answers of earlier rounds to what hosts a slot would keep in a pool, for as long as the pool
-/// stays as it is.
+/// What earlier rounds have worked out: the hosts that a slot would keep in a pool, for as long as
+/// the pool stays as it is, and when what is held ends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Searched {
+    pub(crate) ends: Ends,
     /// Of each pool; another one for other rows.
     versions: Vec<u32>,
     /// By shape, whether the slot is firm, and pool; with the version that was searched.
@@ -203,9 +203,6 @@ pub(crate) fn aged(snapshot: &Snapshot) -> impl Iterator<Item = WaitingIx> {
     all.map(move |ix| order.get(ix.index()).copied().unwrap_or(ix))
 }
 
-/// An end: when, whether that is known or guessed, and which placement it is.
-type End = (UnixMillis, bool, usize);
-
 /// What the search for slots has worked out so far.
 struct Known<'a, 'b> {
     searched: &'b mut Searched,
@@ -213,9 +210,6 @@ struct Known<'a, 'b> {
     ledger: &'a Ledger<'a>,
     /// Canonical rows of pools.
     rows: Vec<Option<Vec<Shape>>>,
-    /// All ends, and those of each pool, sorted once they are asked for.
-    ends: Option<Vec<End>>,
-    ends_of: Option<Vec<(bool, Vec<End>)>>,
     /// Of the gang at hand: when its quota suffices, by the rows that count it.
     allowed: Vec<(Vec<usize>, Estimate)>,
 }
@@ -227,36 +221,8 @@ impl<'a, 'b> Known<'a, 'b> {
             snapshot,
             ledger,
             rows: vec![None; snapshot.pools.len()],
-            ends: None,
-            ends_of: None,
             allowed: Vec::new(),
         }
-    }
-
-    fn ends(&mut self) -> &[End] {
-        self.ends
-            .get_or_insert_with(|| ends(self.snapshot, |_| true))
-    }
-
-    fn ends_of(&mut self, pool: PoolIx) -> &[End] {
-        let snapshot = self.snapshot;
-        let by_pool = self.ends_of.get_or_insert_with(|| {
-            let mut by_pool = vec![(false, Vec::new()); snapshot.pools.len()];
-            for (ix, held) in snapshot.held.iter().enumerate() {
-                let list = held.pool.and_then(|own| by_pool.get_mut(own.index()));
-                if let Some((_, list)) = list {
-                    list.push(end_of(snapshot, held, ix));
-                }
-            }
-            by_pool
-        });
-        let Some((is_sorted, list)) = by_pool.get_mut(pool.index()) else {
-            return &[];
-        };
-        if !std::mem::replace(is_sorted, true) {
-            list.sort_unstable();
-        }
-        list
     }
 
     /// Hosts for the gang in the pool, from memory where no other slot keeps any there.
@@ -488,30 +454,6 @@ pub(crate) fn without(rows: &[Shape], slot: &Slot) -> Vec<Shape> {
     rest
 }
 
-/// When each placement ends at the latest, whether that is known or guessed, and which it is;
-/// sorted.
-pub(crate) fn ends(
-    snapshot: &Snapshot,
-    counts: impl Fn(&crate::model::Held) -> bool,
-) -> Vec<(UnixMillis, bool, usize)> {
-    let held = snapshot
-        .held
-        .iter()
-        .enumerate()
-        .filter(|(_, held)| counts(held));
-    let mut ends: Vec<End> = held.map(|(ix, held)| end_of(snapshot, held, ix)).collect();
-    ends.sort_unstable();
-    ends
-}
-
-fn end_of(snapshot: &Snapshot, held: &crate::model::Held, ix: usize) -> End {
-    if let Some(ends) = held.ends {
-        return (ends.max(snapshot.now), true, ix);
-    }
-    let guess = snapshot.now.since(held.since).max(SHORTEST_GUESS);
-    (snapshot.now.after(guess), false, ix)
-}
-
 /// When that much has gone from the pool: at the earliest if those that end first stand there, at
 /// the latest when all have ended that say when.
 fn when_free(known: &mut Known<'_, '_>, pool: PoolIx, missing: Resources) -> Estimate {
@@ -523,23 +465,19 @@ fn when_free(known: &mut Known<'_, '_>, pool: PoolIx, missing: Resources) -> Est
     if missing == Resources::default() {
         return now;
     }
-    let ends = known.ends_of(pool);
+    let ends = known.searched.ends.of(snapshot, pool);
     let mut gone = Resources::default();
-    let earliest = ends.iter().find(|(_, _, ix)| {
-        gone = gone
-            .checked_add(snapshot.held[*ix].resources)
-            .unwrap_or(gone);
+    let mut expected = ends.expected(snapshot.now);
+    let earliest = expected.find(|(_, _, end)| {
+        gone = gone.checked_add(end.what).unwrap_or(gone);
         gone.covers(missing)
     });
-    let all_known = ends.iter().all(|(_, known, _)| *known);
     // What others than the hub have put there says nothing of its end.
     let guess = snapshot.now.after(SHORTEST_GUESS);
+    let latest = ends.last_told(snapshot.now);
     Estimate {
-        earliest: earliest.map_or(guess, |(at, _, _)| *at),
-        latest: ends
-            .last()
-            .filter(|_| all_known && earliest.is_some())
-            .map(|(at, _, _)| *at),
+        earliest: earliest.map_or(guess, |(at, _, _)| at),
+        latest: latest.filter(|_| earliest.is_some()),
     }
 }
 
@@ -574,11 +512,9 @@ fn quota_suffices(
         .covers(need)
     {
         let mut later = ledger.clone();
-        for (end, is_known, ix) in all.ends().iter().copied().take(MAX_ENDS) {
-            let held = &snapshot.held[ix];
-            let stood = held.place(snapshot);
-            later.give_back(held.tenant, stood, held.resources);
-            (at, known) = (end, known && is_known);
+        for (ends, is_told, end) in all.searched.ends.all(snapshot).take(MAX_ENDS) {
+            later.give_back(end.tenant, end.place, end.what);
+            (at, known) = (ends, known && is_told);
             if later
                 .room(gang.tenant, place, Reach::Borrowing)
                 .covers(need)

@@ -133,6 +133,13 @@ impl Tables {
         self.snapshot.held.push(held);
     }
 
+    /// A placement stands on other rows of the ledger.
+    pub(super) fn regrade(&mut self, ix: HeldIx, rows: Vec<LedgerRow>) {
+        let held = &mut self.snapshot.held[ix.index()];
+        held.rows = rows;
+        self.present.note_rows(ix, held);
+    }
+
     pub(super) fn remove_held(&mut self, ix: HeldIx) -> Held {
         let snapshot = &mut self.snapshot;
         let gone = snapshot.held.swap_remove(ix.index());

@@ -422,6 +422,7 @@ pub(super) fn apply(
             let held = tables.remove_held(ix);
             if let Some(state) = state {
                 let snapshot = &tables.snapshot;
+                state.searched.ends.remove(snapshot, &held);
                 let (place, what) = (held.place(snapshot), held.resources);
                 let uses = use_of_held(snapshot, held.flavor, what);
                 state.count(snapshot, |ledger, shares, sums| {
@@ -434,7 +435,7 @@ pub(super) fn apply(
         Change::Regraded(gang, epoch, rows) => {
             let ix = tables.holds(gang, epoch);
             let ix = ix.ok_or(Refused::NotHeld(gang, epoch))?;
-            tables.snapshot.held[ix.index()].rows = rows;
+            tables.regrade(ix, rows);
         }
         Change::Room(pool, changes) => room(tables, state, pool, changes)?,
         Change::Tenant(ix, row) => tenant(tables, state, ix, *row)?,
@@ -468,6 +469,7 @@ fn started(tables: &mut Tables, state: &mut Option<State>, held: Held) -> Result
         let by = u64::saturating_add;
         ledger.count(sums, held.tenant, place, held.resources, by);
     });
+    own.searched.ends.push(&tables.snapshot, &held);
     debug_assert!(taken.is_some(), "looked at above");
     tables.remove_waiting(ix);
     tables.push_held(held);
@@ -502,6 +504,7 @@ fn appeared(tables: &mut Tables, state: &mut Option<State>, held: Held) -> Resul
             ledger.count(sums, held.tenant, place, what, u64::saturating_add);
             shares.charge(held.tenant, uses);
         });
+        state.searched.ends.push(snapshot, &held);
     }
     tables.push_held(held);
     Ok(())
