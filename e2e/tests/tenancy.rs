@@ -92,14 +92,6 @@ async fn each_part_was_told_once(person: &Person) {
     assert_eq!(told, each_once);
 }
 
-/// The hub dies and another one starts.
-async fn next_hub(person: &mut Person) {
-    person.fleet.crash_hub(0).await.expect("it ran");
-    person.fleet.start_hub(0).await.expect("it starts");
-    person.fleet.led().await.expect("it leads");
-    person.client = person.fleet.client(0).expect("a client");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_is_used_up_blocks_borrowing_only_and_for_that_month() {
     let prices = json!({"currency": "EUR", "flavors": [{"flavor": "h100", "gpuHour": "10.00"}]});
@@ -148,7 +140,7 @@ async fn a_budget_that_is_used_up_blocks_borrowing_only_and_for_that_month() {
     person.until_job("nlp", "own", "Succeeded").await;
 
     // The hub that comes next knows it, too.
-    next_hub(&mut person).await;
+    person.next_hub().await.expect("it starts");
     person.until_is::<TenantSpec>(("", "nlp"), used_up).await;
     let waits = person.until_job("nlp", "third", "Pending").await;
     assert!(reasons(&waits).contains(&"BudgetExhausted"), "{waits:#}");

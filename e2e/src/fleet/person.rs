@@ -42,6 +42,15 @@ impl Person {
         })
     }
 
+    /// The hub dies, and the next one leads.
+    pub async fn next_hub(&mut self) -> Result<(), FleetError> {
+        self.fleet.crash_hub(0).await?;
+        self.fleet.start_hub(0).await?;
+        self.fleet.led().await?;
+        self.client = self.fleet.client(0)?;
+        Ok(())
+    }
+
     /// Makes an object; an error is what the person reads.
     pub async fn make(&self, object: &Value) -> Result<Value, String> {
         self.create(object, DryRun::No).await
