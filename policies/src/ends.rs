@@ -160,15 +160,13 @@ impl Ends {
         let list = &mut lists[list_of(snapshot, held)];
         list.sort();
         let name = (held.gang, held.epoch);
-        let at = match held.ends {
-            Some(ends) => list
-                .told
-                .partition_point(|it| (it.at, it.name) < (ends, name)),
-            None => {
-                let own = (Reverse(held.since), name);
-                list.open
-                    .partition_point(|it| (Reverse(it.at), it.name) < own)
-            }
+        let at = if let Some(ends) = held.ends {
+            list.told
+                .partition_point(|it| (it.at, it.name) < (ends, name))
+        } else {
+            let own = (Reverse(held.since), name);
+            list.open
+                .partition_point(|it| (Reverse(it.at), it.name) < own)
         };
         with(list.side(held), at);
     }
