@@ -6,15 +6,17 @@
 //!
 //! What is kept from round to round, and when it is made again:
 //!
-//! - What gangs look like, the lines of the queue, ages, tenants' sums and shares follow each
-//!   change. Quota that is edited makes the ledger anew from the tenants' sums.
+//! - What gangs look like, the lines of the queue, ages, tenants' sums and shares, what is held in
+//!   sum, whose it is and when it ends follow each change. Quota that is edited makes the ledger
+//!   anew from the tenants' sums.
 //! - Room of the pools. A placement that was decided and not started is taken back when the next
 //!   round begins.
 //! - That a shape does not fit in a pool: until hosts there come or have more room. Gangs of
 //!   several roles are packed by rules that are not exact, so of them nothing is kept.
 //!
 //! A round then walks through the lines as ever, but of a look that finds no place by these bounds
-//! nobody is tried (see `openings`). Slots and the rows of the ledger are worked out in each round.
+//! nobody is tried (see `openings`). Slots are chosen, and whoever borrows is told from whom, in
+//! each round.
 //! Reasons, positions and estimates are worked out when they are first asked for.
 //!
 //! Rounds in which more is at stake than room and quota are decided in full: with holds,
