@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use meridian_api::units::MilliGpus;
 use meridian_policies::counterfactual::{Change, Effect, Remedy, after, apply, describe, remedies};
 use meridian_policies::model::{
-    Accepted, ClusterIx, Flavor, FlavorIx, PoolIx, RegionIx, RoleShape, Snapshot, WaitingIx,
+    Accepted, Choice, ChoiceIx, ClusterIx, Flavor, FlavorIx, Group, PoolIx, RegionIx, RoleShape,
+    Snapshot, WaitingIx,
 };
 use meridian_policies::{check, decide, shapes};
 use proptest::prelude::*;
@@ -191,6 +192,30 @@ fn a_gang_hears_what_it_could_change() {
       resume it: starts now on use-b/old
     research/of-no-use
       run with 8 pods of worker instead of 40: starts now on use-b/old
+    "#);
+}
+
+#[test]
+fn regions_that_are_all_alike_are_joined_by_another() {
+    let mut world = two_regions().job_with("alike", role(7, 8), |gang| {
+        gang.flavors = h100().into();
+        gang.regions = vec![RegionIx(0)].into();
+        gang.choice = ChoiceIx(1);
+    });
+    let alike = Group {
+        regions: vec![RegionIx(0)],
+        ..Group::default()
+    };
+    let choice = Choice {
+        groups: vec![alike],
+        ..Choice::default()
+    };
+    world.0.choices = vec![Choice::default(), choice];
+    insta::assert_snapshot!(page(&world), @r#"
+    research/alike
+      run with 6 pods of worker instead of 7: starts now on euw-a/train
+      accept flavor v100: starts now on use-b/old
+      allow region west: starts now on use-a/train
     "#);
 }
 
