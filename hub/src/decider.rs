@@ -5,6 +5,7 @@
 //! Never retries a conflict within a round: it takes in what changed, then decides again.
 
 mod chores;
+mod load;
 mod sound;
 
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use meridian_api::ids::Revision;
 use meridian_api::units::{BootMillis, Millis};
 use meridian_policies::model::Plan;
 use meridian_runtime::Clock;
-use meridian_store::{KeyRange, Operation, Page, SharedStore, StoreError, WatchStream, keys};
+use meridian_store::{SharedStore, StoreError, WatchStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -58,8 +59,6 @@ const RETRY: Millis = Millis(100);
 /// hundreds of reports a second, but at most this often in the time after which silence becomes
 /// suspicion (so twice a second by default, and as rarely as beats are where those are rare).
 const CHORES_IN_SUSPECT: u64 = 16;
-/// Keys in one page of a load: tonic's message limit divided by the usual size of an object.
-const LOAD_PAGE: usize = 2_000;
 /// Pause before the store is tried again after it failed.
 const STORE_PAUSE: Millis = Millis(500);
 
@@ -174,38 +173,6 @@ impl Decider {
             self.options.clock.sleep(COALESCE).await;
             self.drain(&mut changes)?;
         }
-    }
-
-    async fn load(&mut self) -> Result<WatchStream, StoreError> {
-        let fleet = std::mem::take(&mut self.model.fleet);
-        self.model = Model::default();
-        self.model.fleet = fleet;
-        let store = Arc::clone(&self.options.store);
-        let mut page = next_page(&store, keys::everything(), None).await?;
-        loop {
-            let rest = page.entries.last().filter(|_| page.more);
-            let rest = rest.map(|last| keys::everything().after(&last.key));
-            let Some(rest) = rest else { break };
-            // The next page comes while this one is read.
-            let (at, mut model) = (page.revision, std::mem::take(&mut self.model));
-            let read = self.options.execution.run(move || {
-                model.load(&page.entries, page.revision);
-                model
-            });
-            let (read, next) = tokio::join!(read, next_page(&store, rest, Some(at)));
-            // Reading panics on nothing: without its thread the hub is ending.
-            self.model = read.map_err(|ended| StoreError::Unavailable(ended.to_string()))?;
-            page = next?;
-        }
-        self.model.load(&page.entries, page.revision);
-        drop(page);
-        self.model.fit();
-        self.model.start_term();
-        let from = Revision(self.model.revision().0 + 1);
-        tracing::info!(revision = %self.model.revision(), "model loaded");
-        store
-            .watch(Operation::WatchModel, keys::everything(), from)
-            .await
     }
 
     /// Takes in whatever comes first.
@@ -566,16 +533,6 @@ impl Decider {
             self.options.orders.publish(&cluster, orders);
         }
     }
-}
-
-/// The first keys of `range`, of the revision that is being loaded.
-async fn next_page(
-    store: &SharedStore,
-    range: KeyRange,
-    at: Option<Revision>,
-) -> Result<Page, StoreError> {
-    let why = Operation::LoadModel;
-    store.range(why, range, LOAD_PAGE, at).await
 }
 
 fn watch_ended() -> StoreError {

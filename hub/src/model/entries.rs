@@ -11,12 +11,43 @@ use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
 use meridian_store::KeyValue;
 use meridian_store::keys::{self, ObjectKey, Part};
 
+use super::forms::Draft;
 use super::{Model, StoredPlacement, catalog, jobs, services};
 use crate::placement::PlacementRecord;
 use crate::progress::JobProgress;
 
+/// An entry of the store, and of a job what can be read of it beforehand.
+#[derive(Debug)]
+pub(crate) struct Drafted {
+    entry: KeyValue,
+    draft: Option<Draft>,
+}
+
+/// Reads of an entry what needs no other; what cannot be read is told when it is put in.
+#[must_use]
+pub(crate) fn drafted(entry: KeyValue) -> Drafted {
+    let job = entry.key.strip_prefix(b"objects/").and_then(|key| {
+        let key = key.strip_prefix(jobs::PLURAL.as_bytes())?;
+        key.ends_with(b"/spec").then_some(&entry.value)
+    });
+    let draft = job.and_then(|job| Draft::of(job).ok().flatten());
+    Drafted { entry, draft }
+}
+
 impl Model {
+    /// Puts in what a list at `revision` returned. Start of a model's life.
+    pub(crate) fn load(&mut self, entries: Vec<Drafted>, revision: Revision) {
+        for Drafted { entry, draft } in entries {
+            self.put_drafted(&entry, draft);
+        }
+        self.advance(revision);
+    }
+
     pub(super) fn put(&mut self, entry: &KeyValue) {
+        self.put_drafted(entry, None);
+    }
+
+    fn put_drafted(&mut self, entry: &KeyValue, draft: Option<Draft>) {
         if self
             .tombstones
             .get(&entry.key)
@@ -28,7 +59,7 @@ impl Model {
         match key.split_once('/').unwrap_or_default() {
             ("objects", _) => {
                 if let Some((object, part)) = ObjectKey::parse(&entry.key) {
-                    self.put_object(&object, part, entry);
+                    self.put_object(&object, part, entry, draft);
                 }
             }
             ("placements", gang) => self.put_placement(gang, entry),
@@ -54,10 +85,16 @@ impl Model {
         }
     }
 
-    fn put_object(&mut self, object: &ObjectKey, part: Part, entry: &KeyValue) {
+    fn put_object(
+        &mut self,
+        object: &ObjectKey,
+        part: Part,
+        entry: &KeyValue,
+        draft: Option<Draft>,
+    ) {
         if object.plural == jobs::PLURAL {
             match part {
-                Part::Spec => self.put_job(object, entry),
+                Part::Spec => self.put_job(object, entry, draft),
                 Part::Status => self.put_job_status(object, entry),
             }
         } else if object.plural == services::PLURAL {

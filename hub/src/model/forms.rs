@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use meridian_api::canonical::{self, hex};
 use meridian_api::ids::Uid;
 use meridian_api::kinds::FederatedJob;
@@ -98,6 +99,29 @@ struct Metadata {
     generation: Option<i64>,
 }
 
+/// A stored job, read as far as that needs no other: its metadata, and which spec it has.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    metadata: Metadata,
+    /// SHA-256 of the spec as stored.
+    hash: [u8; 32],
+    spec: Bytes,
+}
+
+impl Draft {
+    /// Reads a stored job so far; `None` for one that has to be read whole.
+    pub(super) fn of(stored: &Bytes) -> Result<Option<Self>, serde_json::Error> {
+        let Some(members) = Members::find(stored) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            metadata: serde_json::from_slice(members.metadata)?,
+            hash: Sha256::digest(members.spec).into(),
+            spec: stored.slice_ref(members.spec),
+        }))
+    }
+}
+
 /// A job that has been read, in the parts that are kept.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -118,18 +142,21 @@ pub(super) struct Forms {
 }
 
 impl Forms {
-    /// Reads a stored job; its spec only if none like it is known.
-    pub(super) fn read(&mut self, stored: &[u8]) -> Result<Parts, serde_json::Error> {
-        let Some(members) = Members::find(stored) else {
+    /// Reads a stored job, or what a draft of it leaves; its spec only if none like it is known.
+    pub(super) fn read(
+        &mut self,
+        stored: &Bytes,
+        draft: Option<Draft>,
+    ) -> Result<Parts, serde_json::Error> {
+        let draft = draft.map_or_else(|| Draft::of(stored), |draft| Ok(Some(draft)));
+        let Some(draft) = draft? else {
             return serde_json::from_slice(stored).map(Parts::of);
         };
-        let metadata: Metadata = serde_json::from_slice(members.metadata)?;
-        let form = self.form(members.spec)?;
-        Ok(Parts::new(metadata, form))
+        let form = self.form(draft.hash, &draft.spec)?;
+        Ok(Parts::new(draft.metadata, form))
     }
 
-    fn form(&mut self, spec: &[u8]) -> Result<Arc<Form>, serde_json::Error> {
-        let hash: [u8; 32] = Sha256::digest(spec).into();
+    fn form(&mut self, hash: [u8; 32], spec: &[u8]) -> Result<Arc<Form>, serde_json::Error> {
         if let Some(known) = self.by_spec.get(&hash) {
             return Ok(Arc::clone(known));
         }
@@ -285,7 +312,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn stored(name: &str, runtime: &str, extra: &Value) -> Vec<u8> {
+    fn stored(name: &str, runtime: &str, extra: &Value) -> Bytes {
         let mut job = json!({
             "apiVersion": "meridian.dev/v1alpha1", "kind": "FederatedJob",
             "metadata": {
@@ -311,14 +338,14 @@ mod tests {
                 .iter()
                 .map(|(key, value)| (key.clone(), value.clone())),
         );
-        job.to_string().into_bytes()
+        job.to_string().into()
     }
 
     #[test]
     fn a_spec_is_read_once_for_all_jobs_that_have_it() {
         let mut forms = Forms::default();
         let mut read = |name: &str, runtime: &str, extra: &Value| {
-            let parts = forms.read(&stored(name, runtime, extra));
+            let parts = forms.read(&stored(name, runtime, extra), None);
             parts.expect("a job").form
         };
         let first = read("a", "1h", &json!({}));
@@ -331,11 +358,11 @@ mod tests {
     #[test]
     fn a_job_read_in_parts_is_as_one_that_is_read_whole() {
         // A member that nobody knows has it read whole.
-        let whole = Forms::default().read(&stored("a", "1h", &json!({"other": 1})));
+        let whole = Forms::default().read(&stored("a", "1h", &json!({"other": 1})), None);
         let (whole, parts) = (
             whole.expect("a job"),
             Forms::default()
-                .read(&stored("a", "1h", &json!({})))
+                .read(&stored("a", "1h", &json!({})), None)
                 .expect("a job"),
         );
         let namespace = whole.marks.namespace.clone();
@@ -355,14 +382,15 @@ mod tests {
 
     #[test]
     fn nonsense_in_either_half_is_told() {
-        let good = String::from_utf8(stored("a", "1h", &json!({}))).expect("text");
+        let good = String::from_utf8(stored("a", "1h", &json!({})).into()).expect("text");
         for (from, to) in [
             (r#""generation":2"#, r#""generation":"2""#),
             (r#""replicas":2"#, r#""replicas":"two""#),
         ] {
             let bad = good.replace(from, to);
             assert_ne!(bad, good);
-            assert!(Forms::default().read(bad.as_bytes()).is_err(), "{bad}");
+            let bad = Bytes::from(bad);
+            assert!(Forms::default().read(&bad, None).is_err(), "{bad:?}");
         }
     }
 }

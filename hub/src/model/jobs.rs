@@ -15,7 +15,7 @@ use meridian_store::KeyValue;
 use meridian_store::keys::{ObjectKey, Part};
 
 use super::Model;
-use super::forms::{Form, GangRow, Marks, Parts};
+use super::forms::{Draft, Form, GangRow, Marks, Parts};
 use super::offers::OfferId;
 use super::told::Told;
 use crate::progress::JobProgress;
@@ -261,8 +261,13 @@ fn stored_uid(entry: &KeyValue) -> Option<Uid> {
 }
 
 impl Model {
-    fn read_job(&mut self, key: &ObjectKey, entry: &KeyValue) -> Result<Job, String> {
-        let parts = self.forms.read(&entry.value);
+    fn read_job(
+        &mut self,
+        key: &ObjectKey,
+        entry: &KeyValue,
+        draft: Option<Draft>,
+    ) -> Result<Job, String> {
+        let parts = self.forms.read(&entry.value, draft);
         let mut parts = parts.map_err(|error| error.to_string())?;
         parts.uid.ok_or("it has no uid")?;
         let namespace = key.namespace.clone();
@@ -275,8 +280,8 @@ impl Model {
         Ok(Job::of(parts, marks, entry.mod_revision))
     }
 
-    pub(super) fn put_job(&mut self, key: &ObjectKey, entry: &KeyValue) {
-        let mut job = match self.read_job(key, entry) {
+    pub(super) fn put_job(&mut self, key: &ObjectKey, entry: &KeyValue, draft: Option<Draft>) {
+        let mut job = match self.read_job(key, entry, draft) {
             Ok(job) => job,
             Err(error) => {
                 tracing::error!(key = ?key, %error, "a stored job cannot be read");

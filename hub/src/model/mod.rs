@@ -35,11 +35,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use meridian_api::ids::{Epoch, GangId, Revision, StoreGeneration, Uid};
 use meridian_api::units::{Millis, UnixMillis};
-use meridian_store::{Event, KeyValue};
+use meridian_store::Event;
 
 use alike::Alike;
 pub(crate) use catalog::{Catalog, Versioned};
 pub(crate) use digest::{Digest, observations};
+pub(crate) use entries::drafted;
 pub(crate) use fleet::{
     ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, SeenSeat, Written,
 };
@@ -219,14 +220,6 @@ impl Model {
     #[must_use]
     pub(crate) fn waiting(&self) -> &Gangs {
         &self.waiting
-    }
-
-    /// Puts in what a list at `revision` returned. Start of a model's life.
-    pub(crate) fn load(&mut self, entries: &[KeyValue], revision: Revision) {
-        for entry in entries {
-            self.put(entry);
-        }
-        self.advance(revision);
     }
 
     /// Everything is loaded: trees that grew key by key, and are half empty, are made anew, full.
