@@ -38,8 +38,8 @@ struct Job {
     left: u32,
     /// Gangs by cluster.
     held: Vec<u32>,
-    /// Gangs that wait, and for which room is held, by cluster. What is held may come to nothing, so
-    /// they count where too many would be one too many, and not where too few would.
+    /// Gangs that wait, and for which room is held, by cluster. What is held may come to nothing,
+    /// so they count where too many would be one too many, and not where too few would.
     promised: Vec<u32>,
     spread: Option<Domains>,
     /// More gangs that each cluster may get in this turn.
