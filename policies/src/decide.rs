@@ -157,6 +157,13 @@ impl Failed {
         self.looks.get(look as usize).copied().unwrap_or(false)
     }
 
+    /// Nobody of a look can be placed any more.
+    pub(crate) fn refuse(&mut self, look: u32) {
+        if let Some(refused) = self.looks.get_mut(look as usize) {
+            *refused = true;
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.kinds.clear();
         self.looks.fill(false);

@@ -3,6 +3,8 @@
 //! Owns the canonical form, sums, and subtraction of a placement. Never chooses hosts (see
 //! `fit`), except to stand in for a placement that no digest lists yet.
 
+use std::borrow::Cow;
+
 use meridian_api::units::{MilliGpus, Resources};
 
 pub use crate::fit::{Fit, fit};
@@ -35,6 +37,19 @@ pub fn canonical(shapes: &[Shape]) -> Vec<Shape> {
         }
     }
     merged
+}
+
+/// The same; rows that are canonical already are not copied.
+#[must_use]
+pub fn canonical_of(shapes: &[Shape]) -> Cow<'_, [Shape]> {
+    let mut pairs = shapes.windows(2);
+    let is_canonical = shapes.iter().all(|row| row.hosts > 0)
+        && pairs.all(|pair| pair[0] < pair[1] && !alike(&pair[0], &pair[1]));
+    if is_canonical {
+        Cow::Borrowed(shapes)
+    } else {
+        Cow::Owned(canonical(shapes))
+    }
 }
 
 fn alike(a: &Shape, b: &Shape) -> bool {

@@ -209,7 +209,7 @@ struct Known<'a, 'b> {
     snapshot: &'a Snapshot,
     ledger: &'a Ledger<'a>,
     /// Canonical rows of pools.
-    rows: Vec<Option<Vec<Shape>>>,
+    rows: Vec<Option<Cow<'a, [Shape]>>>,
     /// Of the gang at hand: when its quota suffices, by the rows that count it.
     allowed: Vec<(Vec<usize>, Estimate)>,
 }
@@ -253,9 +253,9 @@ impl<'a, 'b> Known<'a, 'b> {
     /// The pool's rows without what other slots keep.
     fn rows(&mut self, at: PoolIx, others: &[Slot]) -> Cow<'_, [Shape]> {
         let source = &self.snapshot.pools[at.index()].shapes;
-        let rows = self.rows[at.index()].get_or_insert_with(|| shapes::canonical(source));
+        let rows = self.rows[at.index()].get_or_insert_with(|| shapes::canonical_of(source));
         let here = others.iter().filter(|slot| slot.pool == at);
-        let all = Cow::Borrowed(rows.as_slice());
+        let all = Cow::Borrowed(&**rows);
         here.fold(all, |rows, slot| Cow::Owned(without(&rows, slot)))
     }
 }

@@ -184,7 +184,12 @@ impl State {
         loop {
             let wanted = |look: u32| {
                 let one = || lines.any_of(look);
-                !failed.refuses(look) && openings.may_place(round, look, one, reach)
+                let may = !failed.refuses(look) && openings.may_place(round, look, one, reach);
+                // Room and quota only shrink: it need not be asked again in this turn.
+                if !may {
+                    failed.refuse(look);
+                }
+                may
             };
             let Some(ix) = walk.next(wanted, apart, None) else {
                 break;
