@@ -466,9 +466,15 @@ proptest! {
 
     #[test]
     fn wishes_only_take_places_away(snapshot in random::snapshot()) {
-        // Whoever asks for nothing has at least the places of one who asks for something.
+        // Whoever asks for nothing has at least the places of one who asks for something and
+        // tolerates no more.
         let mut free = snapshot.clone();
-        free.choices = vec![Choice::default(); snapshot.choices.len()];
+        for choice in &mut free.choices {
+            *choice = Choice {
+                tolerations: std::mem::take(&mut choice.tolerations),
+                ..Choice::default()
+            };
+        }
         free.waiting.truncate(1);
         let mut bound = snapshot;
         bound.waiting.truncate(1);
