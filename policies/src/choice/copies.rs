@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meridian_api::ids::{GangId, Uid};
+use meridian_api::ids::Uid;
 use meridian_api::kinds::spread::{DivisionRule, SpreadRule};
 use meridian_api::reasons::Reason;
 
@@ -21,6 +21,7 @@ use crate::diagnosis::fits_when_empty;
 use crate::division::{Part, Rule, Spread, divide};
 use crate::fit::fit;
 use crate::model::{Cause, ClusterIx, PoolIx, Snapshot, WaitingIx};
+use crate::preempt::holds::promised;
 use crate::quota::Reach;
 use crate::shapes;
 
@@ -68,16 +69,14 @@ impl Copies {
             return Self { jobs };
         }
         let clusters = snapshot.clusters.len();
-        let holds = snapshot.holds.iter().filter(|hold| hold.block.is_none());
-        let holds: BTreeMap<GangId, ClusterIx> =
-            holds.map(|hold| (hold.gang, hold.cluster)).collect();
+        let promised = promised(snapshot);
         for gang in &snapshot.waiting {
             if choice(snapshot, gang).is_divided() {
                 let job = jobs.entry(gang.gang.job).or_default();
                 job.left += 1;
                 job.held.resize(clusters, 0);
                 job.promised.resize(clusters, 0);
-                let promised = holds.get(&gang.gang);
+                let promised = promised.get(&gang.gang);
                 let promised = promised.and_then(|at| job.promised.get_mut(at.index()));
                 if let Some(promised) = promised {
                     *promised += 1;

@@ -3,9 +3,9 @@
 //! Owns where the gangs of each selector stand, with what a round places. A job is never one of the
 //! others to itself. Never chooses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use meridian_api::ids::{GangId, Uid};
+use meridian_api::ids::Uid;
 use meridian_api::kinds::federated_job::JobRelation;
 use meridian_api::reasons::Reason;
 
@@ -13,6 +13,7 @@ use super::terms::{JobWish, Selector, label};
 use crate::candidates::{allows_cluster, choice, is_open};
 use crate::decide::Round;
 use crate::model::{Cause, ClusterIx, Snapshot, Waiting, WaitingIx};
+use crate::preempt::holds::promised;
 
 /// Where the gangs stand that each selector names.
 pub(crate) struct Others {
@@ -21,17 +22,15 @@ pub(crate) struct Others {
 
 impl Others {
     pub(crate) fn new(snapshot: &Snapshot) -> Self {
-        let holds = snapshot.holds.iter().filter(|hold| hold.block.is_none());
-        let holds: BTreeMap<GangId, ClusterIx> =
-            holds.map(|hold| (hold.gang, hold.cluster)).collect();
+        let promised = promised(snapshot);
         let standing = |selector: &Selector| {
             let rows = selector.held.iter();
             let rows = rows.filter_map(|ix| snapshot.held.get(ix.index()));
             let stand = rows.map(|held| (held.cluster, held.gang.job));
             // Where room is held for a gang it is as good as there.
-            let wait = selector.waiting.iter().filter(|_| !holds.is_empty());
+            let wait = selector.waiting.iter().filter(|_| !promised.is_empty());
             let wait = wait.filter_map(|ix| snapshot.waiting.get(ix.index()));
-            let wait = wait.filter_map(|row| Some((*holds.get(&row.gang)?, row.gang.job)));
+            let wait = wait.filter_map(|row| Some((*promised.get(&row.gang)?, row.gang.job)));
             stand.chain(wait).collect()
         };
         Self {

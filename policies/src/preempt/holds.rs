@@ -6,9 +6,12 @@
 //! lie on one host, and none has to be found again by what others left of it. Never decides who
 //! gets a hold.
 
+use std::collections::BTreeMap;
+
+use meridian_api::ids::GangId;
 use meridian_api::units::Resources;
 
-use crate::model::{Hold, HoldRoom, HostIx, PoolIx, Shape, Snapshot};
+use crate::model::{ClusterIx, Hold, HoldRoom, HostIx, PoolIx, Shape, Snapshot};
 use crate::shapes;
 
 /// A host that was taken out of sight.
@@ -129,6 +132,12 @@ pub(crate) fn show(rows: &mut Vec<Shape>, kept: &[Kept]) {
         hosts: 1,
     }));
     *rows = shapes::canonical(rows);
+}
+
+/// Where room is held for each gang.
+pub(crate) fn promised(snapshot: &Snapshot) -> BTreeMap<GangId, ClusterIx> {
+    let holds = snapshot.holds.iter().filter(|hold| hold.block.is_none());
+    holds.map(|hold| (hold.gang, hold.cluster)).collect()
 }
 
 /// Placements that leave for a hold.
