@@ -68,8 +68,7 @@ fn keep_known(snapshot: &Snapshot, rows: &mut Vec<Shape>, room: &[HoldRoom]) -> 
             kept.extend(take(rows, part, free));
         }
     }
-    *rows = shapes::canonical(rows);
-    kept
+    tidied(rows, kept)
 }
 
 fn keep_alike(rows: &mut Vec<Shape>, room: &[HoldRoom]) -> Vec<Kept> {
@@ -83,7 +82,14 @@ fn keep_alike(rows: &mut Vec<Shape>, room: &[HoldRoom]) -> Vec<Kept> {
             kept.extend(take(rows, part, free));
         }
     }
-    *rows = shapes::canonical(rows);
+    tidied(rows, kept)
+}
+
+/// What was kept; rows of which hosts were taken are in order again.
+fn tidied(rows: &mut Vec<Shape>, kept: Vec<Kept>) -> Vec<Kept> {
+    if !kept.is_empty() {
+        *rows = shapes::canonical(rows);
+    }
     kept
 }
 

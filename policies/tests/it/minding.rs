@@ -117,9 +117,8 @@ fn a_gang_of_a_divided_job_gets_a_slot_too() {
     }
 }
 
-#[test]
-fn a_slot_is_kept_apart_from_other_jobs() {
-    let mut snapshot = built(half_free(3, Choice::default()));
+/// Makes who waits first another job, which wants to be in another cluster than `first`.
+fn apart_from_first(snapshot: &mut Snapshot) {
     snapshot.waiting[0].gang.job = Uid(78);
     snapshot.choices[1].jobs = vec![JobWish {
         rule: JobRelation::Apart,
@@ -129,9 +128,15 @@ fn a_slot_is_kept_apart_from_other_jobs() {
     snapshot.selectors = vec![Selector {
         namespace: "research".to_owned(),
         labels: [("app".to_owned(), "first".to_owned())].into(),
-        held: vec![find(&snapshot, "first")],
+        held: vec![find(snapshot, "first")],
         waiting: Vec::new(),
     }];
+}
+
+#[test]
+fn a_slot_is_kept_apart_from_other_jobs() {
+    let mut snapshot = built(half_free(3, Choice::default()));
+    apart_from_first(&mut snapshot);
     assert_eq!(placed(&snapshot), ["small c1"]);
 }
 
@@ -206,18 +211,7 @@ fn a_share_that_is_promised_is_taken() {
 fn room_that_is_made_beside_those_who_came_since_is_given_up() {
     let mut snapshot = full(Choice::default());
     snapshot.waiting.truncate(1);
-    snapshot.waiting[0].gang.job = Uid(78);
-    snapshot.choices[1].jobs = vec![JobWish {
-        rule: JobRelation::Apart,
-        topology_key: "cluster".to_owned(),
-        selector: 0,
-    }];
-    snapshot.selectors = vec![Selector {
-        namespace: "research".to_owned(),
-        labels: [("app".to_owned(), "first".to_owned())].into(),
-        held: vec![find(&snapshot, "first")],
-        waiting: Vec::new(),
-    }];
+    apart_from_first(&mut snapshot);
     assert_eq!(made(&snapshot), [goes("next1", "dear")]);
     let plan = sound(&snapshot);
     let mut next = committed(&snapshot, &plan.preemptions[0]);
