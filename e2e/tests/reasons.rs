@@ -17,7 +17,7 @@ use meridian_api::quantity::Time;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{Millis, UnixMillis};
 use meridian_client::{DryRun, Submission};
-use meridian_e2e::fleet::person::{Person, job, with};
+use meridian_e2e::fleet::person::{Person, doing, job, with};
 use meridian_e2e::fleet::{FleetOptions, FleetRegion, object};
 use meridian_proto::v1;
 use meridian_runtime::Clock;
@@ -91,9 +91,8 @@ fn of_pods(mut job: Value, pods: u32) -> Value {
 }
 
 /// The job with pods that end only by force, four minutes after they are asked to.
-fn stubborn(mut job: Value) -> Value {
-    let annotations = &mut job["spec"]["roles"][0]["template"]["metadata"]["annotations"];
-    annotations[IGNORES_SIGTERM] = json!("true");
+fn stubborn(job: Value) -> Value {
+    let job = doing(job, IGNORES_SIGTERM, "true");
     let save = json!({"uri": "s3://models/x", "onPreempt": {"grace": "4m"}});
     with(job, &json!({"checkpoint": save}))
 }
@@ -109,12 +108,6 @@ struct Scenes {
 }
 
 impl Scenes {
-    async fn runs(&self, job: &Value) -> Value {
-        self.person.make(job).await.expect("let in");
-        let (tenant, name) = name_of(job);
-        self.person.until_job(tenant, name, "Running").await
-    }
-
     /// Makes the job, waits until it is told this reason, and asks why.
     async fn waits(&mut self, job: &Value, reason: Reason) -> v1::WhyResponse {
         self.person.make(job).await.expect("let in");
@@ -160,7 +153,7 @@ impl Scenes {
     async fn helps(&self, remedy: &v1::Remedy, changed: &Value) {
         assert!(remedy.starts_now, "{remedy:?}");
         self.ends(changed).await;
-        let runs = self.runs(changed).await;
+        let runs = self.person.runs(changed).await;
         assert_eq!(runs["status"]["cluster"], remedy.cluster, "{remedy:?}");
         self.ends(changed).await;
     }
@@ -230,9 +223,7 @@ async fn of_the_job(scenes: &mut Scenes) {
     scenes.ends(&late).await;
 
     // One that fails rests before it is tried again.
-    let mut fails = job("team", "fails", (1, 8), "30s");
-    let annotations = &mut fails["spec"]["roles"][0]["template"]["metadata"]["annotations"];
-    annotations[EXIT_CODE] = json!("1");
+    let fails = doing(job("team", "fails", (1, 8), "30s"), EXIT_CODE, "1");
     let fails = with(
         fails,
         &json!({"retry": {"maxRestarts": 3, "backOff": {"initial": "60s", "limit": "60s"}}}),
@@ -334,7 +325,7 @@ async fn of_closed_clusters(scenes: &mut Scenes) {
 /// Others are where it wants to go.
 async fn of_room(scenes: &mut Scenes) {
     let one = long("team", "one", (1, 8), &only(&[HERE]));
-    scenes.runs(&one).await;
+    scenes.person.runs(&one).await;
     let two = long("team", "two", (2, 8), &only(&[HERE]));
     let why = scenes.waits(&two, Reason::WaitingForCapacity).await;
     scenes
@@ -344,7 +335,7 @@ async fn of_room(scenes: &mut Scenes) {
 
     // Three cards are free on each of two hosts.
     let apart = long("team", "apart", (2, 5), &only(&[HERE]));
-    scenes.runs(&apart).await;
+    scenes.person.runs(&apart).await;
     let six = |clusters: &[&str]| long("team", "six", (1, 6), &only(clusters));
     let why = scenes.waits(&six(&[HERE]), Reason::Fragmented).await;
     scenes
@@ -358,7 +349,7 @@ async fn of_who_goes_first(scenes: &mut Scenes) {
     let quick = long("team", "quick", (1, 8), &only(&[HERE]));
     let slow = stubborn(long("team", "slow", (1, 8), &only(&[HERE])));
     for low in [&quick, &slow] {
-        scenes.runs(low).await;
+        scenes.person.runs(low).await;
     }
     let top = with(
         long("team", "top", (2, 8), &only(&[HERE])),
@@ -390,7 +381,7 @@ async fn of_who_goes_first(scenes: &mut Scenes) {
 
     // What was lent comes back.
     let guest = stubborn(long("guest", "guest", (2, 8), &only(&[HERE])));
-    scenes.runs(&guest).await;
+    scenes.person.runs(&guest).await;
     let owner = long("owner", "owner", (1, 8), &only(&[HERE]));
     scenes.waits(&owner, Reason::WaitingForReclaim).await;
     scenes.person.until_job("owner", "owner", "Running").await;
@@ -402,7 +393,7 @@ async fn of_who_goes_first(scenes: &mut Scenes) {
 /// Its tenant may not.
 async fn of_quota_and_money(scenes: &mut Scenes) {
     let first = long("capped", "first", (1, 8), &only(&[HERE]));
-    scenes.runs(&first).await;
+    scenes.person.runs(&first).await;
     let second = long("capped", "second", (1, 4), &only(&[HERE]));
     let why = scenes.waits(&second, Reason::WaitingForQuota).await;
     let raise = remedy(&why, "RaiseQuota");
@@ -439,7 +430,7 @@ async fn of_quota_and_money(scenes: &mut Scenes) {
 
     // An hour of one card is more than it has.
     let spends = long("poor", "spends", (1, 1), &only(&[HERE]));
-    scenes.runs(&spends).await;
+    scenes.person.runs(&spends).await;
     let budget = |monthly: &str| {
         let all = json!({"currency": "EUR", "monthly": monthly, "onExhausted": "BlockAll"});
         json!({"budget": all})

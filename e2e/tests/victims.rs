@@ -11,7 +11,7 @@ use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_api::quantity::Time;
 use meridian_api::units::{Millis, UnixMillis};
 use meridian_client::{ListOptions, Resource};
-use meridian_e2e::fleet::person::{Person, job, with};
+use meridian_e2e::fleet::person::{Person, doing, job, with};
 use meridian_e2e::fleet::{FleetOptions, FleetRegion, object};
 use meridian_runtime::{Clock, Random};
 use serde_json::{Value, json};
@@ -35,21 +35,6 @@ fn class(name: &str, priority: i32, fields: &Value) -> Value {
 
 fn of_class(class: &str, job: Value) -> Value {
     with(job, &json!({"workloadClass": class}))
-}
-
-/// The job with what its simulated pods do.
-fn doing(mut job: Value, annotation: &str, how: &str) -> Value {
-    let roles = job["spec"]["roles"].as_array_mut().into_iter().flatten();
-    for role in roles {
-        role["template"]["metadata"]["annotations"][annotation] = json!(how);
-    }
-    job
-}
-
-async fn runs(person: &Person, job: &Value) -> Value {
-    person.make(job).await.expect("let in");
-    let name = job["metadata"]["name"].as_str().expect("a name");
-    person.until_job("team", name, "Running").await
 }
 
 async fn pods_of(person: &Person, name: &str) -> (Value, Value) {
@@ -105,7 +90,9 @@ async fn the_fresh_one_goes(fresh: &str) {
         let every = if name == fresh { "5m" } else { "50m" };
         let train = of_class("train", job("team", name, (1, 8), "100h"));
         let saved_at = json!({"checkpoint": {"uri": "s3://models/train", "every": every}});
-        runs(&person, &with(doing(train, SAVES_EVERY, every), &saved_at)).await;
+        person
+            .runs(&with(doing(train, SAVES_EVERY, every), &saved_at))
+            .await;
     }
     person.clock.sleep(Millis::seconds(98 * 60)).await;
     let saved = async |name: &str| {
@@ -124,7 +111,7 @@ async fn the_fresh_one_goes(fresh: &str) {
     let said = &plan.reasons.first().expect("it has no place yet").message;
     assert!(said.contains(&format!("team/{fresh} gang 0")), "{said}");
     let before = pods_of(&person, stale).await;
-    runs(&person, &top).await;
+    person.runs(&top).await;
     let victims = hits(&person).await;
     let victims: Vec<&str> = victims.iter().map(|hit| hit.victim.as_str()).collect();
     assert_eq!(victims, [format!("team/{fresh}")]);
@@ -159,13 +146,13 @@ async fn a_full_evening() -> Person {
     ];
     let person = start(4, objects).await;
     let for_ever = |class, name, shape| of_class(class, job("team", name, shape, "100h"));
-    runs(&person, &for_ever("online", "online", (1, 8))).await;
+    person.runs(&for_ever("online", "online", (1, 8))).await;
     // Five pods: three are sixty percent.
     let elastic = json!({"elasticity": {"role": "worker", "min": 1, "max": 5}});
     let degradable = for_ever("degradable", "degradable", (5, 1));
-    runs(&person, &with(degradable, &elastic)).await;
-    runs(&person, &for_ever("online", "rest", (1, 3))).await;
-    runs(&person, &for_ever("long", "long", (2, 8))).await;
+    person.runs(&with(degradable, &elastic)).await;
+    person.runs(&for_ever("online", "rest", (1, 3))).await;
+    person.runs(&for_ever("long", "long", (2, 8))).await;
     person
 }
 
@@ -183,7 +170,7 @@ async fn some_never_go_some_keep_their_floor_and_some_go_at_night_only() {
     let long = pods_of(&person, "long").await;
 
     // Two of five make room, and not one more.
-    runs(&person, &top("two", (1, 2))).await;
+    person.runs(&top("two", (1, 2))).await;
     let floor = pods_of(&person, "degradable").await;
     assert_eq!(floor.1, 3);
     person.make(&top("one", (1, 1))).await.expect("let in");
@@ -230,13 +217,13 @@ async fn what_came_free_goes_to_the_one_it_was_freed_for() {
     let grace = json!({"checkpoint": {
         "uri": "s3://models/low", "onPreempt": {"grace": "4m"},
     }});
-    runs(
-        &person,
-        &of_class("low", job("team", "quick", (1, 8), "100h")),
-    )
-    .await;
+    person
+        .runs(&of_class("low", job("team", "quick", (1, 8), "100h")))
+        .await;
     let slow = of_class("low", job("team", "slow", (1, 8), "100h"));
-    runs(&person, &with(doing(slow, IGNORES_SIGTERM, "true"), &grace)).await;
+    person
+        .runs(&with(doing(slow, IGNORES_SIGTERM, "true"), &grace))
+        .await;
     let top = of_class("top", job("team", "top", (2, 8), "20m"));
     person.make(&top).await.expect("let in");
     let cluster = person.fleet.cluster("here-a").expect("it is there").clone();

@@ -14,6 +14,7 @@ use super::*;
 use crate::fixture_tests::{
     FIRST, Fixture, JOB, NOW, compares, deletes, gang, placement_key, puts, record,
 };
+use crate::progress::JobProgress;
 
 fn placed(state: State) -> Fixture {
     let mut fixture = Fixture::new(4);
@@ -24,6 +25,10 @@ fn placed(state: State) -> Fixture {
 
 fn settle(fixture: &Fixture) -> Option<Change> {
     settle_gang(&fixture.model, gang(0), NOW)
+}
+
+fn progress(fixture: &Fixture) -> &JobProgress {
+    fixture.model.job(JOB).expect("it is there").progress()
 }
 
 fn phase(fixture: &Fixture) -> Phase {
@@ -101,12 +106,7 @@ fn a_bad_exit_uses_up_restarts_then_fails_for_good() {
     fixture.saw(0, FIRST, GangStep::Failed, "ExitCode");
     fixture.carry_out(&settle(&fixture).expect("news"));
     assert_eq!(phase(&fixture), Phase::Pending);
-    let progress = fixture
-        .model
-        .job(JOB)
-        .expect("it is there")
-        .progress()
-        .clone();
+    let progress = progress(&fixture).clone();
     assert_eq!(progress.tried[&0].restarts, 1);
     let second = progress
         .next_epoch(0, StoreGeneration(1))
@@ -123,12 +123,7 @@ fn a_lost_node_costs_no_restart() {
     let mut fixture = placed(State::Running);
     fixture.saw(0, FIRST, GangStep::Failed, "NodeLost");
     fixture.carry_out(&settle(&fixture).expect("news"));
-    let tried = fixture
-        .model
-        .job(JOB)
-        .expect("it is there")
-        .progress()
-        .tried[&0];
+    let tried = progress(&fixture).tried[&0];
     assert_eq!((tried.restarts, tried.starts), (0, 1));
     assert!(fixture.model.waiting().contains(gang(0)));
 }
@@ -182,12 +177,7 @@ fn a_cluster_whose_rules_deny_a_job_is_asked_again_ever_more_rarely() {
     let mut fixture = placed(State::Starting);
     fixture.saw(0, FIRST, GangStep::Failed, "AdmissionDenied");
     fixture.carry_out(&settle(&fixture).expect("news"));
-    let mut progress = fixture
-        .model
-        .job(JOB)
-        .expect("it is there")
-        .progress()
-        .clone();
+    let mut progress = progress(&fixture).clone();
     let first = progress.lacking["euw-a"].until;
     progress.lacks("euw-a", Reason::Denied, "no root".to_owned(), NOW);
     assert!(progress.lacking["euw-a"].until > first);
@@ -376,12 +366,7 @@ fn a_refused_order_is_tried_again_under_the_next_epoch() {
     let change = settle(&fixture).expect("news");
     assert!(deletes(&change, &placement_key(0)));
     fixture.carry_out(&change);
-    let tried = fixture
-        .model
-        .job(JOB)
-        .expect("it is there")
-        .progress()
-        .tried[&0];
+    let tried = progress(&fixture).tried[&0];
     assert_eq!(tried.epoch, FIRST);
     assert!(
         tried.not_before > NOW,

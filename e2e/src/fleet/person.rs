@@ -183,6 +183,18 @@ impl Person {
         panic!("never so: {:#}", self.get::<S>(namespace, name).await)
     }
 
+    /// Makes the job, and waits until it runs.
+    ///
+    /// # Panics
+    /// When it is refused, or never runs.
+    pub async fn runs(&self, job: &Value) -> Value {
+        self.make(job).await.expect("let in");
+        let text = |path| job.pointer(path).and_then(Value::as_str);
+        let tenant = text("/metadata/namespace").unwrap_or_default();
+        let name = text("/metadata/name").expect("it has a name");
+        self.until_job(tenant, name, "Running").await
+    }
+
     /// Makes an object as soon as it is let in.
     pub async fn until_made(&self, object: &Value) {
         self.until("let in", async || self.make(object).await.ok())
@@ -243,6 +255,16 @@ pub fn service(tenant: &str, name: &str, (replicas, gpus): (u32, u64)) -> Value 
     );
     service["metadata"]["namespace"] = json!(tenant);
     service
+}
+
+/// The job with what its simulated pods do: an annotation of each.
+#[must_use]
+pub fn doing(mut job: Value, annotation: &str, how: &str) -> Value {
+    let roles = job["spec"]["roles"].as_array_mut().into_iter().flatten();
+    for role in roles {
+        role["template"]["metadata"]["annotations"][annotation] = json!(how);
+    }
+    job
 }
 
 /// The job or service with these fields in its spec, too.
