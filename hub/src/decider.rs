@@ -218,13 +218,18 @@ impl Decider {
             };
             self.hear(event);
         }
+        self.answer_some();
+        Ok(())
+    }
+
+    /// Answers what is asked already.
+    fn answer_some(&mut self) {
         for _ in 0..ANSWERS {
             let Ok(question) = self.options.questions.try_recv() else {
                 break;
             };
             self.answer(question);
         }
-        Ok(())
     }
 
     /// When to decide again though nothing happens: contact gets worse, a gang has rested or must
@@ -367,6 +372,8 @@ impl Decider {
         let settled = keepers.settle(model, &self.committer, fence, situation);
         self.not_before = self.not_before.max(settled.await?);
         self.decide(fence).await?;
+        // Whoever asked while that took its time does not wait for sums over the fleet, too.
+        self.answer_some();
         self.do_chores(fence).await
     }
 
