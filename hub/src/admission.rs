@@ -92,7 +92,7 @@ impl Admission for HubAdmission {
             ("memberclusters", Operation::Create | Operation::Update) => self.cluster(change).await,
             ("memberclusters", Operation::Delete) => self.cluster_delete(change).await,
             ("workloadclasses", Operation::Delete) => {
-                self.nothing_placed(change, "class", |row, name| row.class == name)
+                self.nothing_placed(change, "class", |row, name| *row.class == *name)
                     .await
             }
             ("pricebooks", Operation::Create | Operation::Update) => self.price_book(change).await,
@@ -211,7 +211,7 @@ impl HubAdmission {
             self.not_reserved("tenant", |spec| spec.tenant == change.key.name)
                 .await?;
             let mut admitted = self
-                .nothing_placed(change, "tenant", |row, name| row.tenant == name)
+                .nothing_placed(change, "tenant", |row, name| *row.tenant == *name)
                 .await?;
             // A tenant of that name which is added later is another.
             let key = keys::history(&change.key.name);
@@ -252,7 +252,7 @@ impl HubAdmission {
         self.not_reserved("cluster", |spec| is_there(spec.capacity.cluster.as_deref()))
             .await?;
         let mut admitted = self
-            .nothing_placed(change, "cluster", |row, name| row.cluster == name)
+            .nothing_placed(change, "cluster", |row, name| *row.cluster == *name)
             .await?;
         let gone = [
             keys::agent(&change.key.name),

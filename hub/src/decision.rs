@@ -128,16 +128,17 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         full: None,
     };
     let class = &snapshot.classes[waiting.class.index()];
+    let tenant = &snapshot.tenants[waiting.tenant.index()];
     Some(PlacementRecord {
         gang,
-        namespace: job.namespace().to_owned(),
-        job: job.name().to_owned(),
-        tenant: snapshot.tenants[waiting.tenant.index()].name.clone(),
-        class: class.name.clone(),
+        namespace: job.namespace().into(),
+        job: job.name().into(),
+        tenant: tenant.name.as_str().into(),
+        class: class.name.as_str().into(),
         priority: class.priority,
-        cluster: cluster.name.clone(),
-        pool: pool.name.clone(),
-        flavor: flavor.to_owned(),
+        cluster: cluster.name.as_str().into(),
+        pool: pool.name.as_str().into(),
+        flavor: flavor.into(),
         epoch: waiting.next_epoch,
         term,
         state: State::Starting,
@@ -150,7 +151,7 @@ fn record(job: &Job, snapshot: &Snapshot, placed: &Placed, term: Term) -> Option
         decided: snapshot.now,
         preempted: None,
         started: None,
-        traceparent: trace(job),
+        traceparent: trace(job).map(Into::into),
         labels: cost_labels(&job.spec().cost_attribution).into(),
         checkpoint: job.spec().checkpoint.as_ref().map(checkpoint).map(Arc::new),
         leader: leader(job.spec(), row),
@@ -182,14 +183,15 @@ fn checkpoint(save: &Checkpoint) -> PlacedCheckpoint {
 
 /// The role whose rank 0 decides about the gang. A leader that is in another gang leaves this one
 /// to all of its pods.
-fn leader(spec: &FederatedJobSpec, row: &GangRow) -> Option<String> {
+fn leader(spec: &FederatedJobSpec, row: &GangRow) -> Option<Box<str>> {
     let policy = spec.success_policy.as_ref()?;
     let mut names = row.shape.roles.iter().map(|role| &role.name);
-    match (policy.rule, &policy.role) {
+    let leader = match (policy.rule, &policy.role) {
         (SuccessRule::All, _) => None,
-        (SuccessRule::Leader, None) => names.next().cloned(),
-        (SuccessRule::Leader, Some(role)) => names.find(|name| *name == role).cloned(),
-    }
+        (SuccessRule::Leader, None) => names.next(),
+        (SuccessRule::Leader, Some(role)) => names.find(|name| *name == role),
+    };
+    leader.map(|name| name.as_str().into())
 }
 
 /// The decision as a span of the job's own trace; what is carried on is its context.

@@ -33,6 +33,7 @@ pub mod placement;
 pub mod progress;
 mod promises;
 mod questions;
+pub mod rare;
 mod references;
 mod rounds;
 mod runs;

@@ -225,7 +225,7 @@ impl Table {
             own.queued = 0;
         }
         let placed: BTreeSet<Uid> = model.placements().map(|row| row.record.gang.job).collect();
-        let waiting: BTreeSet<Uid> = model.waiting().iter().map(|gang| gang.job).collect();
+        let waiting: BTreeSet<Uid> = model.waiting().iter().map(|(_, gang)| gang.job).collect();
         for job in waiting.difference(&placed) {
             if let Some(job) = model.job(*job) {
                 self.add(job.tenant());

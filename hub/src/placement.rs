@@ -23,21 +23,21 @@ pub struct PlacementRecord {
     /// Which gang.
     pub gang: GangId,
     /// Namespace of its job.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// Name of its job.
-    pub job: String,
+    pub job: Box<str>,
     /// Who pays.
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// Its workload class.
-    pub class: String,
+    pub class: Arc<str>,
     /// Priority of the class, for the member cluster's own order.
     pub priority: i32,
     /// Where.
-    pub cluster: String,
+    pub cluster: Arc<str>,
     /// Pool there.
-    pub pool: String,
+    pub pool: Arc<str>,
     /// Hardware there.
-    pub flavor: String,
+    pub flavor: Arc<str>,
     /// Under which epoch.
     pub epoch: Epoch,
     /// Term of the leader that decided it.
@@ -69,7 +69,7 @@ pub struct PlacementRecord {
     pub started: Option<UnixMillis>,
     /// Trace that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub traceparent: Option<String>,
+    pub traceparent: Option<Box<str>>,
     /// Labels of every pod: cost attribution.
     #[serde(default, skip_serializing_if = "has_none")]
     pub labels: Arc<BTreeMap<String, String>>,
@@ -78,7 +78,7 @@ pub struct PlacementRecord {
     pub checkpoint: Option<Arc<PlacedCheckpoint>>,
     /// The role whose rank 0 decides how it ended; absent = every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leader: Option<String>,
+    pub leader: Option<Box<str>>,
     /// What must be in the namespace before anything is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependencies: Option<Box<Dependencies>>,

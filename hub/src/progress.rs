@@ -16,6 +16,8 @@ use meridian_api::units::{Millis, UnixMillis};
 use meridian_policies::model::EvictedBy;
 use serde::{Deserialize, Serialize};
 
+use crate::rare::Rare;
+
 /// Progress of one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -28,13 +30,13 @@ pub struct JobProgress {
     pub failed: IndexSet,
     /// Gangs that were placed before and wait again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub tried: BTreeMap<u32, Tried>,
+    pub tried: Rare<BTreeMap<u32, Tried>>,
     /// When gangs made room for others lately.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub evictions: BTreeMap<u32, Vec<Eviction>>,
+    pub evictions: Rare<BTreeMap<u32, Vec<Eviction>>>,
     /// Clusters that lack what the job depends on, or whose rules deny it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub lacking: BTreeMap<String, Lack>,
+    pub lacking: Rare<BTreeMap<String, Lack>>,
     /// When the first gang first ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
@@ -52,7 +54,7 @@ pub struct JobProgress {
     pub miss_told: bool,
     /// Why the newest failure happened.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub last_failure: String,
+    pub last_failure: Rare<String>,
 }
 
 /// A gang made room for another.
@@ -157,17 +159,17 @@ impl JobProgress {
     /// Nothing has come of the job.
     pub(crate) const fn none() -> Self {
         Self {
-            succeeded: IndexSet(Vec::new()),
-            failed: IndexSet(Vec::new()),
-            tried: BTreeMap::new(),
-            evictions: BTreeMap::new(),
-            lacking: BTreeMap::new(),
+            succeeded: IndexSet(Rare::none()),
+            failed: IndexSet(Rare::none()),
+            tried: Rare::none(),
+            evictions: Rare::none(),
+            lacking: Rare::none(),
             started: None,
             ended: None,
             runs_seen: None,
             last_scheduled: None,
             miss_told: false,
-            last_failure: String::new(),
+            last_failure: Rare::none(),
         }
     }
 
@@ -236,7 +238,7 @@ impl JobProgress {
 
 /// A set of indices as ranges; written `0-17,20`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IndexSet(Vec<(u32, u32)>);
+pub struct IndexSet(Rare<Vec<(u32, u32)>>);
 
 impl IndexSet {
     /// True when nothing is in it.
@@ -319,7 +321,7 @@ impl FromStr for IndexSet {
             }
             ranges.push(range);
         }
-        Ok(Self(ranges))
+        Ok(Self(ranges.into()))
     }
 }
 

@@ -185,11 +185,11 @@ fn logs(
     let record = row.record.as_ref();
     let mut query = query.unwrap_or_default();
     query.role = queried_role(record, &query).map_err(|why| wrong(format!("{what} {why}")))?;
-    let cluster = model.fleet.clusters.get(&record.cluster);
+    let cluster = model.fleet.clusters.get(&*record.cluster);
     let heard = cluster.map(|cluster| cluster.contact(situation.boot, situation.terms));
     match heard {
         Some(Contact::Ready | Contact::Suspect) => Ok(LogTarget {
-            cluster: record.cluster.clone(),
+            cluster: record.cluster.to_string(),
             gang,
             epoch: record.epoch,
             query,

@@ -63,7 +63,7 @@ struct Replica<'a> {
 impl<'a> Replica<'a> {
     fn new(model: &Model, service: &Service, revision: &str, job: &'a Job) -> Self {
         let rows = || model.placements_of(job.uid).map(|row| &row.record);
-        let placed = rows().next().map(|record| record.cluster.clone());
+        let placed = rows().next().map(|record| record.cluster.to_string());
         let pinned = || match job.spec().placement.clusters.as_slice() {
             [only] => Some(only.clone()),
             _ => None,

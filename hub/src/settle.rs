@@ -57,7 +57,7 @@ pub(crate) fn settle_gang(model: &Model, gang: GangId, now: UnixMillis) -> Optio
         // A record that this hub cannot read says nothing: what runs goes on.
         return None;
     }
-    let cluster = model.fleet.clusters.get(&record.cluster);
+    let cluster = model.fleet.clusters.get(&*record.cluster);
     let seen = cluster.and_then(|cluster| cluster.last_seen(gang, record.epoch));
     if let Some(seen) = seen {
         let event = observation(job, gang.index, seen);
@@ -403,7 +403,7 @@ fn apply_effects(
             Effect::JobGangRunning { at } => {
                 let started = seen.and_then(|seen| seen.started).unwrap_or(*at);
                 progress.started.get_or_insert(started);
-                progress.lacking.remove(&record.cluster);
+                progress.lacking.remove(&*record.cluster);
             }
             Effect::RequeueGang {
                 after,
@@ -429,7 +429,7 @@ fn apply_effects(
                 let pause = retry.back_off.unwrap_or(PAUSE);
                 let tried = progress.tried.entry(index).or_default();
                 tried.again(*after, *spends_restart, at, pause);
-                progress.last_failure.clone_from(&message);
+                progress.last_failure = message.clone().into();
             }
             Effect::JobGangSucceeded { .. } => {
                 progress.succeeded.insert(index);
@@ -438,12 +438,13 @@ fn apply_effects(
             Effect::JobGangFailed { failure, .. } => {
                 progress.failed.insert(index);
                 progress.ended = Some(seen.and_then(|seen| seen.ended).unwrap_or(now));
-                progress.last_failure = match (&record.preempted, failure) {
+                let why = match (&record.preempted, failure) {
                     (Some(made_room), Failure::Reclaimed) => {
                         format!("its room was taken back for {}", made_room.job)
                     }
                     (Some(_) | None, _) => message.clone(),
                 };
+                progress.last_failure = why.into();
             }
             // The row's next state and its removal say these.
             Effect::SendStop(_) | Effect::ReleaseRow | Effect::JobGangGone => {}

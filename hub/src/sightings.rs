@@ -37,7 +37,7 @@ impl Sightings {
             };
             let record = &row.record;
             let known = model.fleet.clusters.get(cluster);
-            if record.cluster == cluster
+            if *record.cluster == *cluster
                 && let Some(seen) = known.and_then(|known| known.last_seen(*gang, record.epoch))
             {
                 let message = model.words_of(record).to_owned();

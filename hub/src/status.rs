@@ -45,12 +45,12 @@ pub(crate) fn job_status(
         phase,
         reason: reason(job, phase, made_room.is_some()),
         message: match (phase, made_room) {
-            (Phase::Failed, _) => progress.last_failure.clone(),
+            (Phase::Failed, _) => progress.last_failure.to_string(),
             (_, Some(made_room)) => preempted(made_room),
             (_, None) => String::new(),
         },
-        cluster: text(placements.iter().map(|row| row.cluster.as_str())),
-        flavor: text(placements.iter().map(|row| row.flavor.as_str())),
+        cluster: text(placements.iter().map(|row| &*row.cluster)),
+        flavor: text(placements.iter().map(|row| &*row.flavor)),
         gpus: GpuQuantity(if placements.is_empty() { asked() } else { held }),
         last_scheduled: progress.last_scheduled.map(Time),
         start_time: progress.started.map(Time),
@@ -154,8 +154,8 @@ fn gangs(job: &Job, placements: &[&PlacementRecord]) -> Vec<GangStatus> {
             State::Running => Phase::Running,
             State::Draining(_) => Phase::Stopping,
         },
-        cluster: Some(row.cluster.clone()),
-        pool: Some(row.pool.clone()),
+        cluster: Some(row.cluster.to_string()),
+        pool: Some(row.pool.to_string()),
         epoch: Some(row.epoch),
         pods: row
             .roles

@@ -140,8 +140,8 @@ impl Templates {
     async fn read(&self, record: &PlacementRecord, source: Source<'_>) -> Option<Bytes> {
         let key = ObjectKey {
             plural: "federatedjobs".to_owned(),
-            namespace: Some(record.namespace.clone()),
-            name: record.job.clone(),
+            namespace: Some(record.namespace.to_string()),
+            name: record.job.to_string(),
         };
         let stored = self
             .store

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use meridian_api::calendar::month_start;
-use meridian_api::ids::Uid;
 use meridian_api::kinds::gpu_pool::{GPUPoolStatus, PoolGpus};
 use meridian_api::kinds::region::{ClusterCounts, GpuCounts, RegionStatus};
 use meridian_api::kinds::tenant::{Budget, BudgetStatus, TenantGpus, TenantStatus};
@@ -140,20 +139,13 @@ fn tenants(model: &Model, now: UnixMillis) -> BTreeMap<String, TenantStatus> {
             .iter()
             .for_each(|row| add(&mut tenant.gpus.nominal, row.nominal.0));
     }
-    for row in model.placements() {
-        for name in model.catalog.upward(&row.record.tenant) {
+    for (own, load) in loads(model) {
+        for name in model.catalog.upward(own) {
             if let Some(tenant) = tenants.get_mut(name) {
-                add(&mut tenant.gpus.used, row.record.gpus);
-            }
-        }
-    }
-    for (uid, load) in loads(model) {
-        let Some(job) = model.job(uid) else { continue };
-        for name in model.catalog.upward(job.tenant()) {
-            if let Some(tenant) = tenants.get_mut(name) {
+                add(&mut tenant.gpus.used, load.used);
                 add(&mut tenant.gpus.pending, load.pending);
-                tenant.running_jobs += u32::from(load.runs);
-                tenant.queued_jobs += u32::from(!load.runs);
+                tenant.running_jobs += load.running;
+                tenant.queued_jobs += load.queued;
             }
         }
     }
@@ -180,24 +172,39 @@ fn budget_status(budget: &Budget, spent: MicroMoney, now: UnixMillis) -> BudgetS
     }
 }
 
-/// What a job that is not over does.
+/// What a tenant's own jobs that are not over do.
 #[derive(Default)]
 struct Load {
-    runs: bool,
+    used: MilliGpus,
     pending: MilliGpus,
+    running: u32,
+    queued: u32,
 }
 
-/// Jobs that hold or wait for GPUs. Those that are over, the most by far, are not walked.
-fn loads(model: &Model) -> BTreeMap<Uid, Load> {
-    let mut loads: BTreeMap<Uid, Load> = BTreeMap::new();
+/// Jobs that hold or wait for GPUs, by tenant. Those that are over, the most by far, are not
+/// walked.
+fn loads(model: &Model) -> BTreeMap<&str, Load> {
+    let mut loads: BTreeMap<&str, Load> = BTreeMap::new();
+    // Gangs of a job come one after another.
+    let mut last = None;
     for row in model.placements() {
-        loads.entry(row.record.gang.job).or_default().runs = true;
+        let record = &row.record;
+        let load = loads.entry(&record.tenant).or_default();
+        load.used = load.used.saturating_add(record.gpus);
+        let is_next = last.replace(record.gang.job) != Some(record.gang.job);
+        if let Some(job) = model.job(record.gang.job).filter(|_| is_next) {
+            loads.entry(job.tenant()).or_default().running += 1;
+        }
     }
-    for gang in model.waiting().iter() {
-        let row = model.job(gang.job).and_then(|job| job.gang(gang.index));
+    let mut last = None;
+    for (job, gang) in model.waiting().iter() {
+        let row = job.gang(gang.index);
         let gpus = row.map_or(MilliGpus::ZERO, |row| row.shape.gpus(&row.shape.most()));
-        let load = loads.entry(gang.job).or_default();
+        let load = loads.entry(job.tenant()).or_default();
         load.pending = load.pending.saturating_add(gpus);
+        let is_next = last.replace(job.uid) != Some(job.uid);
+        let runs = || model.placements_of(job.uid).next().is_some();
+        load.queued += u32::from(is_next && !runs());
     }
     loads
 }
@@ -208,7 +215,7 @@ fn quotas(model: &Model) -> BTreeMap<String, TenantQuotaStatus> {
         for name in model.catalog.upward(&row.record.tenant) {
             let flavors = used.entry(name.to_owned()).or_default();
             add(
-                flavors.entry(row.record.flavor.clone()).or_default(),
+                flavors.entry(row.record.flavor.to_string()).or_default(),
                 row.record.gpus,
             );
         }

@@ -12,12 +12,12 @@ const SWEEP_FIRST: usize = 1_024;
 
 /// One of each.
 #[derive(Debug)]
-pub(super) struct Alike<T> {
+pub(super) struct Alike<T: ?Sized> {
     all: BTreeSet<Arc<T>>,
     sweep_at: usize,
 }
 
-impl<T> Default for Alike<T> {
+impl<T: ?Sized> Default for Alike<T> {
     fn default() -> Self {
         Self {
             all: BTreeSet::new(),
@@ -34,7 +34,9 @@ impl<T: Ord> Alike<T> {
             None => self.keep(Arc::new(value)),
         }
     }
+}
 
+impl<T: Ord + ?Sized> Alike<T> {
     /// Puts the one that is equal in its place.
     pub(super) fn share(&mut self, value: &mut Arc<T>) {
         *value = match self.all.get(value) {

@@ -234,7 +234,7 @@ impl Model {
     pub(super) fn select(&self, snapshot: &mut Snapshot) {
         for selector in &mut snapshot.selectors {
             let is_meant = |gang: &GangId| {
-                self.jobs.get(&gang.job).is_some_and(|job| {
+                self.jobs.get(gang.job).is_some_and(|job| {
                     let labels = &job.marks.labels;
                     let mut wanted = selector.labels.iter();
                     job.namespace() == selector.namespace
@@ -255,7 +255,7 @@ impl Model {
     /// has room.
     pub(crate) fn may_give_back(&self) -> bool {
         let jobs = self.placements.keys().map(|gang| gang.job);
-        jobs.filter_map(|job| self.jobs.get(&job))
+        jobs.filter_map(|job| self.jobs.get(job))
             .any(|job| job.spec().placement.overflow == Overflow::Return)
     }
 

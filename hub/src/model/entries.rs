@@ -7,31 +7,90 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_api::ids::{GangId, Revision, StoreGeneration, Uid};
+use meridian_api::kinds::federated_job::FederatedJobStatus;
 use meridian_api::kinds::member_cluster::{Taint, TaintEffect};
 use meridian_store::KeyValue;
 use meridian_store::keys::{self, ObjectKey, Part};
+use serde::de::DeserializeOwned;
 
-use super::forms::Draft;
-use super::{Model, StoredPlacement, catalog, jobs, services};
+use super::{Model, StoredPlacement, catalog, forms, jobs, services};
 use crate::placement::PlacementRecord;
 use crate::progress::JobProgress;
 
-/// An entry of the store, and of a job what can be read of it beforehand.
+/// An entry of the store, and what can be read of it beforehand.
 #[derive(Debug)]
 pub(crate) struct Drafted {
     entry: KeyValue,
-    draft: Option<Draft>,
+    draft: Draft,
+}
+
+/// What has been read of an entry.
+#[derive(Debug)]
+enum Draft {
+    /// Nothing: it is read when it is put in.
+    Nothing,
+    Job(forms::Draft),
+    Status(Box<FederatedJobStatus>),
+    Placement(Box<PlacementRecord>),
+    Progress(JobProgress),
 }
 
 /// Reads of an entry what needs no other; what cannot be read is told when it is put in.
 #[must_use]
 pub(crate) fn drafted(entry: KeyValue) -> Drafted {
-    let job = entry.key.strip_prefix(b"objects/").and_then(|key| {
-        let key = key.strip_prefix(jobs::PLURAL.as_bytes())?;
-        key.ends_with(b"/spec").then_some(&entry.value)
-    });
-    let draft = job.and_then(|job| Draft::of(job).ok().flatten());
+    let draft = Draft::of(&entry).unwrap_or(Draft::Nothing);
     Drafted { entry, draft }
+}
+
+impl Draft {
+    fn of(entry: &KeyValue) -> Option<Self> {
+        let key = std::str::from_utf8(&entry.key).ok()?;
+        match key.split_once('/')? {
+            ("objects", key) => {
+                let key = key.strip_prefix(jobs::PLURAL)?.strip_prefix('/')?;
+                if key.ends_with("/spec") {
+                    let job = forms::Draft::of(&entry.value);
+                    return Some(Self::Job(job.ok()??));
+                }
+                read(entry).ok().map(Self::Status)
+            }
+            ("placements", _) => read(entry).ok().map(Self::Placement),
+            ("progress", _) => read(entry).ok().map(Self::Progress),
+            _ => None,
+        }
+    }
+
+    fn job(self) -> Option<forms::Draft> {
+        if let Self::Job(job) = self {
+            return Some(job);
+        }
+        None
+    }
+
+    fn status(self) -> Option<Box<FederatedJobStatus>> {
+        if let Self::Status(status) = self {
+            return Some(status);
+        }
+        None
+    }
+
+    fn placement(self) -> Option<Box<PlacementRecord>> {
+        if let Self::Placement(record) = self {
+            return Some(record);
+        }
+        None
+    }
+
+    fn progress(self) -> Option<JobProgress> {
+        if let Self::Progress(progress) = self {
+            return Some(progress);
+        }
+        None
+    }
+}
+
+fn read<T: DeserializeOwned>(entry: &KeyValue) -> serde_json::Result<T> {
+    serde_json::from_slice(&entry.value)
 }
 
 impl Model {
@@ -44,10 +103,10 @@ impl Model {
     }
 
     pub(super) fn put(&mut self, entry: &KeyValue) {
-        self.put_drafted(entry, None);
+        self.put_drafted(entry, Draft::Nothing);
     }
 
-    fn put_drafted(&mut self, entry: &KeyValue, draft: Option<Draft>) {
+    fn put_drafted(&mut self, entry: &KeyValue, draft: Draft) {
         if self
             .tombstones
             .get(&entry.key)
@@ -62,9 +121,9 @@ impl Model {
                     self.put_object(&object, part, entry, draft);
                 }
             }
-            ("placements", gang) => self.put_placement(gang, entry),
+            ("placements", gang) => self.put_placement(gang, entry, draft.placement()),
             ("holds", gang) => self.put_hold(gang, entry),
-            ("progress", job) => self.put_progress(job, entry),
+            ("progress", job) => self.put_progress(job, entry, draft.progress()),
             ("history", tenant) => self.histories.put(tenant, entry),
             ("capacity", cluster) => self.fleet.put_capacity(cluster, &entry.value),
             ("hub", _) => self.put_head(entry),
@@ -85,17 +144,11 @@ impl Model {
         }
     }
 
-    fn put_object(
-        &mut self,
-        object: &ObjectKey,
-        part: Part,
-        entry: &KeyValue,
-        draft: Option<Draft>,
-    ) {
+    fn put_object(&mut self, object: &ObjectKey, part: Part, entry: &KeyValue, draft: Draft) {
         if object.plural == jobs::PLURAL {
             match part {
-                Part::Spec => self.put_job(object, entry, draft),
-                Part::Status => self.put_job_status(object, entry),
+                Part::Spec => self.put_job(object, entry, draft.job()),
+                Part::Status => self.put_job_status(object, entry, draft.status()),
             }
         } else if object.plural == services::PLURAL {
             match part {
@@ -126,7 +179,7 @@ impl Model {
                 let spec = &cluster.value.spec;
                 if spec.drained || spec.taints.iter().any(ends) {
                     let there = self.placements.iter();
-                    let there = there.filter(|(_, row)| row.record.cluster == *name);
+                    let there = there.filter(|(_, row)| *row.record.cluster == **name);
                     self.unsettled.extend(there.map(|(gang, _)| *gang));
                 }
             }
@@ -140,7 +193,7 @@ impl Model {
         }
     }
 
-    fn put_placement(&mut self, gang: &str, entry: &KeyValue) {
+    fn put_placement(&mut self, gang: &str, entry: &KeyValue, draft: Option<Box<PlacementRecord>>) {
         let Ok(gang) = gang.parse::<GangId>() else {
             return;
         };
@@ -151,12 +204,12 @@ impl Model {
         {
             return;
         }
-        match serde_json::from_slice::<PlacementRecord>(&entry.value) {
+        match draft.map_or_else(|| read(entry), Ok) {
             Ok(mut record) => {
                 self.placed.share(&mut record);
-                self.untold.insert(record.cluster.clone());
+                self.untold.insert(record.cluster.to_string());
                 let row = StoredPlacement {
-                    record: Arc::new(record),
+                    record: Arc::new(*record),
                     revision: entry.mod_revision,
                 };
                 self.placements.insert(gang, row);
@@ -166,13 +219,14 @@ impl Model {
         }
     }
 
-    fn put_progress(&mut self, job: &str, entry: &KeyValue) {
+    fn put_progress(&mut self, job: &str, entry: &KeyValue, draft: Option<JobProgress>) {
         let Ok(uid) = job.parse::<Uid>() else { return };
-        let Some(job) = self.jobs.get_mut(&uid) else {
+        let row = self.jobs.row(uid);
+        let Some((row, job)) = row.and_then(|row| Some((row, self.jobs.at_mut(row)?))) else {
             // Keys sort so that a job is read before its progress: this one's job is gone.
             return;
         };
-        match serde_json::from_slice::<JobProgress>(&entry.value) {
+        match draft.map_or_else(|| read(entry), Ok) {
             Ok(progress) => {
                 if !job.note_progress(progress, entry.mod_revision) {
                     return;
@@ -186,7 +240,7 @@ impl Model {
                 }
                 let owner = job.run_of();
                 self.recurring.extend(owner);
-                self.refresh_job(uid);
+                self.refresh_job(row);
             }
             Err(error) => tracing::error!(%uid, %error, "a job's progress cannot be read"),
         }
@@ -216,7 +270,7 @@ impl Model {
                 if self.placements.get(&gang).is_some_and(is_older)
                     && let Some(row) = self.placements.remove(&gang)
                 {
-                    self.untold.insert(row.record.cluster.clone());
+                    self.untold.insert(row.record.cluster.to_string());
                     self.refresh_gang(gang);
                 }
             }

@@ -134,7 +134,7 @@ impl Model {
         let (mut past, revision) = self.histories.of(&record.tenant);
         let before = past;
         self.enter(&mut past, &Tariff::new(&self.catalog), record, now);
-        let is_known = self.catalog.tenants.contains_key(&record.tenant);
+        let is_known = self.catalog.tenants.contains_key(&*record.tenant);
         (is_known && past != before).then(|| write(&record.tenant, &past, revision))
     }
 
@@ -145,7 +145,7 @@ impl Model {
         let tariff = Tariff::new(&self.catalog);
         let mut due: BTreeMap<&str, (Past, Revision)> = BTreeMap::new();
         for row in self.placements.values() {
-            let tenant = row.record.tenant.as_str();
+            let tenant = &*row.record.tenant;
             let stored = self.histories.of(tenant);
             if stored.0.history.until >= hour || !self.catalog.tenants.contains_key(tenant) {
                 continue;

@@ -66,7 +66,7 @@ impl Model {
         let held = snapshot.held.iter().zip((0..).map(HeldIx));
         let row = |(held, ix): (&Held, HeldIx)| {
             let class = snapshot.classes.get(held.class.index())?;
-            let job = self.jobs.get(&held.gang.job)?;
+            let job = self.jobs.get(held.gang.job)?;
             let save = job.spec().checkpoint.as_ref()?;
             let record = &self.placements.get(&held.gang)?.record;
             let runs = record.state == State::Running && record.origin.is_none();
@@ -136,7 +136,7 @@ impl Model {
     fn touch_victim(&mut self, gang: GangId) {
         self.unsettled.insert(gang);
         if let Some(row) = self.placements.get(&gang) {
-            self.untold.insert(row.record.cluster.clone());
+            self.untold.insert(row.record.cluster.to_string());
         }
     }
 }

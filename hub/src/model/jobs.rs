@@ -3,12 +3,11 @@
 //! Owns the rows, whose size is what a long queue costs: a hundred bytes and the name. What alike
 //! jobs share is one `Form` and one set of `Marks`. Never decides.
 
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use meridian_api::ids::{GangId, Revision, Uid};
 use meridian_api::kinds::FederatedJob;
-use meridian_api::kinds::federated_job::FederatedJobSpec;
+use meridian_api::kinds::federated_job::{FederatedJobSpec, FederatedJobStatus};
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, UnixMillis};
 use meridian_store::KeyValue;
@@ -111,7 +110,7 @@ impl Job {
     /// `namespace/name`.
     #[must_use]
     pub(crate) fn full_name(&self) -> String {
-        format!("{}/{}", self.namespace(), self.name)
+        [self.namespace(), "/", &self.name].concat()
     }
 
     /// What is wanted, without pod templates.
@@ -291,23 +290,21 @@ impl Model {
                 return;
             }
         };
-        self.unreadable.remove(&full_name(key));
+        self.forget_unreadable(key);
         let (uid, form) = (job.uid, Arc::clone(&job.form));
         let (origin, owner, service) = (job.origin(), job.run_of(), job.marks.service);
-        match self.jobs.entry(uid) {
-            Entry::Occupied(mut known) => {
-                if known.get().spec_revision >= job.spec_revision {
+        let row = if let Some(row) = self.jobs.row(uid) {
+            if let Some(known) = self.jobs.at_mut(row) {
+                if known.spec_revision >= job.spec_revision {
                     return;
                 }
-                job.past = known.get_mut().past.take();
-                self.names.insert(job.namespace(), job.name(), uid);
-                known.insert(Box::new(job));
+                job.past = known.past.take();
             }
-            Entry::Vacant(place) => {
-                self.names.insert(job.namespace(), job.name(), uid);
-                place.insert(Box::new(job));
-            }
-        }
+            self.jobs.replace(row, job);
+            row
+        } else {
+            self.jobs.insert(job)
+        };
         if let Some(origin) = origin {
             self.origins.insert(origin, uid);
         }
@@ -324,25 +321,36 @@ impl Model {
             self.schedules.insert(uid);
             self.recurring.insert(uid);
         }
-        self.refresh_job(uid);
+        self.refresh_job(row);
     }
 
-    pub(super) fn put_job_status(&mut self, key: &ObjectKey, entry: &KeyValue) {
+    fn forget_unreadable(&mut self, key: &ObjectKey) {
+        if !self.unreadable.is_empty() {
+            self.unreadable.remove(&full_name(key));
+        }
+    }
+
+    pub(super) fn put_job_status(
+        &mut self,
+        key: &ObjectKey,
+        entry: &KeyValue,
+        draft: Option<Box<FederatedJobStatus>>,
+    ) {
         let named = self.job_named(key.namespace.as_deref().unwrap_or_default(), &key.name);
-        let uid = named.map(|job| job.uid);
-        let Some(job) = uid.and_then(|uid| self.jobs.get_mut(&uid)) else {
+        let row = named.and_then(|job| self.jobs.row(job.uid));
+        let Some(job) = row.and_then(|row| self.jobs.at_mut(row)) else {
             return;
         };
         let past = job.past.get_or_insert_default();
         if past.status_revision < entry.mod_revision {
-            let status = serde_json::from_slice(&entry.value).ok();
-            past.status = status.map(|status| Told::new(status, &mut self.words));
+            let status = draft.or_else(|| serde_json::from_slice(&entry.value).ok());
+            past.status = status.map(|status| Told::new(*status, &mut self.words));
             past.status_revision = entry.mod_revision;
         }
     }
 
     pub(super) fn delete_job(&mut self, key: &ObjectKey, revision: Revision) {
-        self.unreadable.remove(&full_name(key));
+        self.forget_unreadable(key);
         let namespace = key.namespace.as_deref().unwrap_or_default();
         let named = self.job_named(namespace, &key.name);
         let Some(uid) = named
@@ -351,8 +359,10 @@ impl Model {
         else {
             return;
         };
-        self.names.remove(namespace, &key.name, uid);
-        let job = self.jobs.remove(&uid);
+        if let Some(row) = self.jobs.row(uid) {
+            self.waiting.forget(row);
+        }
+        let job = self.jobs.remove(uid);
         self.left_out.remove(&uid);
         self.losses.forget(uid);
         self.resting.remove(&uid);

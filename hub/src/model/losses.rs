@@ -53,7 +53,7 @@ impl Model {
     pub(super) fn lost_work(&self, ordinals: &Ordinals, tenants: &mut [Tenant], now: UnixMillis) {
         let hour_ago = UnixMillis(now.0.saturating_sub_unsigned(LOST_WITHIN.0));
         for job in self.losses.since(hour_ago) {
-            let Some(job) = self.jobs.get(&job) else {
+            let Some(job) = self.jobs.get(job) else {
                 continue;
             };
             let hits = job.progress().evictions.values().flatten();

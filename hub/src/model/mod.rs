@@ -12,7 +12,6 @@ mod digest;
 mod entries;
 mod fleet;
 mod forms;
-mod gangs;
 mod histories;
 mod holds;
 mod jobs;
@@ -21,6 +20,7 @@ mod members;
 mod offers;
 mod placed;
 mod reserved;
+mod rows;
 mod seats;
 mod services;
 mod snapshot;
@@ -45,11 +45,12 @@ pub(crate) use fleet::{
     ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, SeenSeat, Written,
 };
 pub(crate) use forms::{GangRow, TemplateHash};
-pub(crate) use gangs::Gangs;
 pub(crate) use histories::{BudgetAlert, Histories, WHOLE};
 pub(crate) use holds::StoredHold;
 pub(crate) use jobs::{FINALIZER, Job, PLURAL as JOBS, TRACEPARENT_ANNOTATION, Trouble};
 pub(crate) use offers::{Offer, OfferId, OfferedRole};
+use rows::RowIx;
+pub(crate) use rows::Waiting;
 pub(crate) use seats::{HostId, Hosts};
 pub(crate) use services::{PLURAL as SERVICES, Service};
 pub(crate) use snapshot::{Labelled, Situation};
@@ -95,9 +96,7 @@ pub(crate) struct Model {
     marks: Alike<forms::Marks>,
     words: Alike<told::Words>,
     placed: placed::Common,
-    /// Boxed: a tree keeps a third of its places free.
-    jobs: BTreeMap<Uid, Box<Job>>,
-    names: gangs::Names,
+    jobs: rows::Rows,
     placements: BTreeMap<GangId, StoredPlacement>,
     /// Room that is kept, by the gang that it is kept for.
     holds: BTreeMap<GangId, StoredHold>,
@@ -107,7 +106,7 @@ pub(crate) struct Model {
     /// Jobs of which a gang rests before it is tried again, or for which a cluster lacks something.
     resting: BTreeSet<Uid>,
     /// Gangs without a place that are to get one.
-    waiting: Gangs,
+    waiting: rows::Gangs,
     /// Jobs that no decision looks at for now. In memory only: another life may be wiser.
     left_out: BTreeMap<Uid, LeftOut>,
     /// Gangs whose placement and newest observation have not been compared yet.
@@ -177,7 +176,7 @@ impl Model {
     /// One job.
     #[must_use]
     pub(crate) fn job(&self, uid: Uid) -> Option<&Job> {
-        self.jobs.get(&uid).map(Box::as_ref)
+        self.jobs.get(uid)
     }
 
     /// Revision of the newest change of any policy.
@@ -188,10 +187,8 @@ impl Model {
     /// One job by name.
     #[must_use]
     pub(crate) fn job_named(&self, namespace: &str, name: &str) -> Option<&Job> {
-        let candidates = self.names.candidates(namespace, name);
-        let jobs = candidates.filter_map(|uid| self.job(uid));
-        jobs.filter(|job| (job.namespace(), job.name()) == (namespace, name))
-            .max_by_key(|job| job.spec_revision)
+        let named = self.jobs.named(namespace, name);
+        named.max_by_key(|job| job.spec_revision)
     }
 
     /// All placements, by gang.
@@ -218,15 +215,17 @@ impl Model {
 
     /// Gangs that wait for a place.
     #[must_use]
-    pub(crate) fn waiting(&self) -> &Gangs {
-        &self.waiting
+    pub(crate) fn waiting(&self) -> Waiting<'_> {
+        Waiting {
+            jobs: &self.jobs,
+            gangs: &self.waiting,
+        }
     }
 
     /// Everything is loaded: trees that grew key by key, and are half empty, are made anew, full.
     pub(crate) fn fit(&mut self) {
-        self.jobs = std::mem::take(&mut self.jobs).into_iter().collect();
+        self.jobs.fit();
         self.placements = std::mem::take(&mut self.placements).into_iter().collect();
-        self.names.fit();
         self.waiting.fit();
     }
 
@@ -258,30 +257,31 @@ impl Model {
 
     /// Puts the gang where it belongs: waiting, or not.
     fn refresh_gang(&mut self, gang: GangId) {
-        self.refresh_gangs(gang.job, gang.index..gang.index.saturating_add(1));
+        let indices = gang.index..gang.index.saturating_add(1);
+        self.refresh_gangs(gang.job, self.jobs.row(gang.job), indices);
     }
 
-    /// All of a job's gangs.
-    fn refresh_job(&mut self, uid: Uid) {
-        let count = self.jobs.get(&uid).map_or(0, |job| job.gang_count());
-        self.refresh_gangs(uid, 0..count);
+    /// All gangs of the job in that row.
+    fn refresh_job(&mut self, row: RowIx) {
+        if let Some(job) = self.jobs.at(row) {
+            self.refresh_gangs(job.uid, Some(row), 0..job.gang_count());
+        }
     }
 
-    fn refresh_gangs(&mut self, uid: Uid, indices: Range<u32>) {
-        let job = self.jobs.get(&uid);
+    fn refresh_gangs(&mut self, uid: Uid, row: Option<RowIx>, indices: Range<u32>) {
+        let job = row.and_then(|row| self.jobs.at(row));
         for index in indices {
             let gang = GangId { job: uid, index };
             let is_placed = self.placements.contains_key(&gang);
-            if !is_placed && job.is_some_and(|job| job.wants_place(index)) {
-                self.waiting.insert(gang);
-            } else {
-                self.waiting.remove(gang);
+            if let Some((row, job)) = row.zip(job) {
+                let waits = !is_placed && job.wants_place(index);
+                self.waiting.set(row, index, waits);
             }
             if is_placed {
                 self.unsettled.insert(gang);
             }
         }
-        if job.is_some_and(|job| job.is_deleting()) {
+        if job.is_some_and(Job::is_deleting) {
             self.unsettled_jobs.insert(uid);
         }
         self.unsettled_services
@@ -371,7 +371,7 @@ impl Model {
 
     /// What its cluster says of a placement, for a person; empty when that is nothing.
     pub(crate) fn words_of(&self, record: &PlacementRecord) -> &str {
-        let cluster = self.fleet.clusters.get(&record.cluster);
+        let cluster = self.fleet.clusters.get(&*record.cluster);
         let seen = cluster.and_then(|cluster| cluster.last_seen(record.gang, record.epoch));
         let seen = seen.filter(|seen| seen.epoch == record.epoch);
         seen.map_or("", |seen| match seen.message.as_str() {
@@ -408,7 +408,7 @@ impl Model {
     pub(crate) fn start_term(&mut self) {
         self.changed = true;
         self.unsettled.extend(self.placements.keys().copied());
-        let leaving = self.jobs.values().filter(|job| job.is_deleting());
+        let leaving = self.jobs.iter().filter(|job| job.is_deleting());
         self.unsettled_jobs.extend(leaving.map(|job| job.uid));
         self.unsettle_every_service();
         self.untold.extend(self.fleet.clusters.keys().cloned());

@@ -92,7 +92,7 @@ impl Model {
         cluster: ClusterIx,
         record: &PlacementRecord,
     ) -> Standing {
-        let state = self.fleet.clusters.get(&record.cluster);
+        let state = self.fleet.clusters.get(&*record.cluster);
         let seen = state.and_then(|state| state.last_seen(record.gang, record.epoch));
         let seen = seen.filter(|seen| seen.epoch == record.epoch);
         let stage = match record.state {
@@ -229,11 +229,11 @@ fn known_hosts<'a>(
     let mut pools: BTreeMap<&str, BTreeMap<u64, Known<'_>>> = BTreeMap::new();
     for (gang, seen) in &state.seen {
         let row = model.placement(*gang).map(|row| row.record.as_ref());
-        let own = row.filter(|row| row.cluster == name);
+        let own = row.filter(|row| *row.cluster == *name);
         for seat in &seen.seats {
             // Of a gang that is no placement only the hosts that others stand on matter, and
             // those are of a pool that is known from them.
-            let pool = own.map_or("", |row| row.pool.as_str());
+            let pool = own.map_or("", |row| &*row.pool);
             let hosts = pools.entry(pool).or_default();
             let host =
                 hosts

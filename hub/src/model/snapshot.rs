@@ -117,12 +117,9 @@ impl Model {
         self.lost_work(&ordinals, &mut snapshot.tenants, situation.now);
         snapshot.reserved = self.reserved_rows(&ordinals, &snapshot.pools, situation.now);
         let mut troubled = Vec::new();
-        snapshot.waiting.reserve_exact(self.waiting.len());
+        snapshot.waiting.reserve_exact(self.waiting().len());
         let mut choices = Choices::new(Vec::new(), Vec::new());
-        for gang in self.waiting.iter() {
-            let Some(job) = self.jobs.get(&gang.job) else {
-                continue;
-            };
+        for (job, gang) in self.queue() {
             if let Some(tried) = job.progress().tried.get(&gang.index)
                 && tried.not_before > situation.now
             {
@@ -142,9 +139,6 @@ impl Model {
         snapshot.overflowed = self.overflowed(&ordinals, &mut choices, &snapshot, situation.now);
         snapshot.movable = self.movable(&ordinals, &mut choices, &snapshot, situation.now);
         (snapshot.choices, snapshot.selectors) = choices.into_rows();
-        snapshot
-            .waiting
-            .sort_by_key(|row| (row.submitted, row.gang));
         self.select(&mut snapshot);
         snapshot.hosts = hosts.rows;
         Labelled {
@@ -152,6 +146,15 @@ impl Model {
             troubled,
             hosts: hosts.ids,
         }
+    }
+
+    /// Gangs that wait, the oldest first. Sorted before their rows are made, which are larger.
+    fn queue(&self) -> impl Iterator<Item = (&Job, GangId)> {
+        let waiting = self.waiting().iter();
+        let keyed = waiting.map(|(job, gang)| (job.submitted(), gang, job));
+        let mut queue: Vec<(UnixMillis, GangId, &Job)> = keyed.collect();
+        queue.sort_unstable_by_key(|(submitted, gang, _)| (*submitted, *gang));
+        queue.into_iter().map(|(_, gang, job)| (job, gang))
     }
 
     /// When the first gang that rests may be tried again or must leave a tainted cluster, a
@@ -165,14 +168,14 @@ impl Model {
                     job: job.uid,
                     index: *index,
                 };
-                self.waiting.contains(gang).then_some(tried.not_before)
+                self.waiting().contains(gang).then_some(tried.not_before)
             });
-            let waits = self.waiting.has_job(job.uid);
+            let waits = self.waiting().has_job(job.uid);
             let looks = progress.lacking.values().filter(move |_| waits);
             tried.chain(looks.map(|lack| lack.until))
         });
         let left_out = self.left_out.iter();
-        let left_out = left_out.filter(|(uid, _)| self.waiting.has_job(**uid));
+        let left_out = left_out.filter(|(uid, _)| self.waiting().has_job(**uid));
         let next = rests.chain(left_out.map(|(_, it)| it.until));
         let next = next.filter(|at| *at > now);
         let edges = self.next_reservation_edge(now);
@@ -221,15 +224,17 @@ impl Model {
             .clusters
             .values()
             .flat_map(|cluster| cluster.pools.values());
-        let of_rows = self.placements.values().map(|row| &row.record.flavor);
+        let of_rows = self.placements.values().map(|row| &*row.record.flavor);
         let quotas = catalog.quotas.values();
         let of_quotas = quotas.flat_map(|quota| &quota.value.spec.resources);
         for name in of_pools
-            .map(|pool| &pool.flavor)
+            .map(|pool| pool.flavor.as_str())
             .chain(of_rows)
-            .chain(of_quotas.filter_map(|row| row.flavor.as_ref()))
+            .chain(of_quotas.filter_map(|row| row.flavor.as_deref()))
         {
-            flavors.insert(name.clone(), FlavorIx(0));
+            if !flavors.contains_key(name) {
+                flavors.insert(name.to_owned(), FlavorIx(0));
+            }
         }
         Ordinals {
             flavors: number(flavors.keys(), FlavorIx),
@@ -369,7 +374,7 @@ impl Model {
         let mut unlisted: BTreeMap<(&str, &str), Vec<GangId>> = BTreeMap::new();
         for (gang, row) in &self.placements {
             let record = &row.record;
-            let cluster = self.fleet.clusters.get(&record.cluster);
+            let cluster = self.fleet.clusters.get(&*record.cluster);
             let shown = cluster
                 .and_then(|cluster| cluster.last_seen(*gang, record.epoch))
                 .is_some_and(|seen| seen.epoch == record.epoch && (seen.holds || seen.is_over()));
@@ -396,20 +401,20 @@ impl Model {
     }
 
     fn held_rows(&self, ordinals: &Ordinals, pools: &[Pool], hosts: &Hosts) -> Vec<Held> {
-        let of = |pool: &Pool| (pool.cluster, pool.name.clone());
-        let pools: BTreeMap<_, _> = pools.iter().map(of).zip((0..).map(PoolIx)).collect();
+        let of = pools.iter().map(|pool| (pool.cluster, pool.name.as_str()));
+        let pools: BTreeMap<(ClusterIx, &str), PoolIx> = of.zip((0..).map(PoolIx)).collect();
         let held = self.placements.values().filter_map(|row| {
             let record = &row.record;
             // A tenant or class cannot go while it holds work: admission sees to it.
-            let cluster = *ordinals.clusters.get(&record.cluster)?;
+            let cluster = *ordinals.clusters.get(&*record.cluster)?;
             Some(Held {
                 gang: record.gang,
                 epoch: record.epoch,
-                tenant: *ordinals.tenants.get(&record.tenant)?,
-                class: *ordinals.classes.get(&record.class)?,
+                tenant: *ordinals.tenants.get(&*record.tenant)?,
+                class: *ordinals.classes.get(&*record.class)?,
                 cluster,
-                flavor: *ordinals.flavors.get(&record.flavor)?,
-                pool: pools.get(&(cluster, record.pool.clone())).copied(),
+                flavor: *ordinals.flavors.get(&*record.flavor)?,
+                pool: pools.get(&(cluster, &*record.pool)).copied(),
                 ends: record.ends(),
                 resources: record.resources(),
                 pods: record

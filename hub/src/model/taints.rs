@@ -16,8 +16,8 @@ impl Model {
     /// When a gang must leave its cluster for its taints; `None` = it may stay.
     #[must_use]
     pub(crate) fn must_leave(&self, record: &PlacementRecord) -> Option<UnixMillis> {
-        let cluster = self.catalog.clusters.get(&record.cluster)?;
-        let job = self.jobs.get(&record.gang.job)?;
+        let cluster = self.catalog.clusters.get(&*record.cluster)?;
+        let job = self.jobs.get(record.gang.job)?;
         let taints = cluster.value.spec.taints.iter();
         let ends = taints.filter_map(|taint| ends(taint, &job.spec().placement.tolerations));
         ends.min()
@@ -29,7 +29,8 @@ impl Model {
             let mut taints = cluster.value.spec.taints.iter();
             taints.any(|taint| taint.effect == TaintEffect::NoExecute)
         });
-        let names: std::collections::BTreeSet<&String> = tainted.map(|(name, _)| name).collect();
+        let names: std::collections::BTreeSet<&str> =
+            tainted.map(|(name, _)| name.as_str()).collect();
         let rows = if names.is_empty() {
             None
         } else {
@@ -41,7 +42,7 @@ impl Model {
                 State::Starting | State::Running => true,
                 State::Draining(_) => false,
             };
-            let due = (goes_on && names.contains(&row.record.cluster))
+            let due = (goes_on && names.contains(&*row.record.cluster))
                 .then(|| self.must_leave(&row.record))?;
             Some((*gang, due?))
         })

@@ -34,7 +34,7 @@ impl<'a> Tariff<'a> {
 
     /// Price of everything that a placement holds, for an hour.
     pub(super) fn per_hour(&self, record: &PlacementRecord) -> MicroMoney {
-        let pool = (record.cluster.as_str(), record.pool.as_str());
+        let pool = (&*record.cluster, &*record.pool);
         let declared = self.declared.get(&pool).copied();
         let facts = self
             .catalog

@@ -8,15 +8,19 @@ use std::sync::Arc;
 use meridian_api::kinds::federated_job::FederatedJobStatus;
 use meridian_api::meta::{Condition, ConditionStatus};
 use meridian_api::quantity::Time;
+use meridian_api::units::UnixMillis;
 
 use super::alike::Alike;
+
+/// Stands for no time: before any that can be written.
+const NEVER: UnixMillis = UnixMillis(i64::MIN);
 
 /// What a status said.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     words: Arc<Words>,
-    /// When each condition's status last changed.
-    since: Box<[Option<Time>]>,
+    /// When each condition's status last changed, or `NEVER`.
+    since: Box<[UnixMillis]>,
 }
 
 /// What alike statuses say.
@@ -42,6 +46,7 @@ impl Told {
     pub(super) fn new(status: FederatedJobStatus, words: &mut Alike<Words>) -> Self {
         let since = status.conditions.iter();
         let since = since.map(|condition| condition.last_transition_time);
+        let since = since.map(|since| since.map_or(NEVER, |time| time.0));
         let since = since.collect();
         let aspect = |condition: Condition| Aspect {
             kind: condition.kind.into(),
@@ -77,13 +82,13 @@ impl Told {
     #[must_use]
     pub(crate) fn conditions(&self) -> Vec<Condition> {
         let aspects = self.words.conditions.iter().zip(&self.since);
-        let condition = |(aspect, since): (&Aspect, &Option<Time>)| Condition {
+        let condition = |(aspect, since): (&Aspect, &UnixMillis)| Condition {
             kind: aspect.kind.to_string(),
             status: aspect.status,
             reason: aspect.reason.to_string(),
             message: aspect.message.to_string(),
             observed_generation: aspect.observed_generation,
-            last_transition_time: *since,
+            last_transition_time: (*since != NEVER).then_some(Time(*since)),
         };
         aspects.map(condition).collect()
     }
@@ -92,7 +97,6 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meridian_api::units::UnixMillis;
 
     #[test]
     fn conditions_come_back_as_they_were_and_alike_ones_are_shared() {

@@ -211,8 +211,8 @@ fn known(model: &Model, explained: &Explained, situation: Situation, job: &Job) 
     let status = crate::status::job_status(job, &rows, situation.now);
     let placement = |row: &&PlacementRecord| v1::GangPlacement {
         index: row.gang.index,
-        cluster: row.cluster.clone(),
-        pool: row.pool.clone(),
+        cluster: row.cluster.to_string(),
+        pool: row.pool.to_string(),
         epoch: row.epoch.0,
         state: fleet::word(row.state).to_owned(),
         milli_gpus: row.gpus.0,

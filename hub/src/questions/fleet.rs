@@ -58,7 +58,7 @@ pub(super) fn capacity(
     let mut counts: BTreeMap<(&str, &str), Counts> = BTreeMap::new();
     for row in model.placements() {
         let record = row.record.as_ref();
-        let pool = (record.cluster.as_str(), record.pool.as_str());
+        let pool = (&*record.cluster, &*record.pool);
         counts.entry(pool).or_default().count(record.state);
     }
     let mut pools = Vec::new();
@@ -165,7 +165,7 @@ pub(super) fn cluster(
     let spec = &declared.value.spec;
     let everything = capacity(model, situation, &v1::CapacityRequest::default());
     let here = model.placements().map(|row| row.record.as_ref());
-    let here: Vec<_> = here.filter(|record| record.cluster == name).collect();
+    let here: Vec<_> = here.filter(|record| *record.cluster == *name).collect();
     let limit = match request.limit {
         0 => MAX_GANGS,
         limit => limit.min(MAX_GANGS),
@@ -203,12 +203,12 @@ pub(super) fn cluster(
 
 fn standing(record: &PlacementRecord) -> v1::StandingGang {
     v1::StandingGang {
-        namespace: record.namespace.clone(),
-        name: record.job.clone(),
+        namespace: record.namespace.to_string(),
+        name: record.job.to_string(),
         index: record.gang.index,
-        tenant: record.tenant.clone(),
-        workload_class: record.class.clone(),
-        pool: record.pool.clone(),
+        tenant: record.tenant.to_string(),
+        workload_class: record.class.to_string(),
+        pool: record.pool.to_string(),
         epoch: record.epoch.0,
         state: word(record.state).to_owned(),
         milli_gpus: record.gpus.0,

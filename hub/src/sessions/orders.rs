@@ -64,7 +64,7 @@ pub(crate) fn orders_of(model: &Model, clusters: &BTreeSet<String>) -> BTreeMap<
     let kept = kept_hosts(model);
     for row in model.placements() {
         let record = &row.record;
-        if let Some(orders) = all.get_mut(&record.cluster) {
+        if let Some(orders) = all.get_mut(&*record.cluster) {
             let order = order(model, row, &kept);
             orders.orders.insert((record.gang, record.epoch), order);
         }
@@ -106,7 +106,7 @@ fn order(model: &Model, row: &StoredPlacement, kept: &BTreeMap<(&str, &str), Arc
                 return Order::Shrink(Arc::clone(&row.record), row.revision, Arc::new(it));
             }
             let record = &row.record;
-            let pool = (record.cluster.as_str(), record.pool.as_str());
+            let pool = (&*record.cluster, &*record.pool);
             // Where it runs already, it stays.
             let kept = kept.get(&pool).filter(|_| record.state == State::Starting);
             let kept = kept.map_or_else(|| Arc::from([]), Arc::clone);
@@ -151,7 +151,7 @@ fn leave(record: &PlacementRecord, reason: &'static str) -> Leave {
 fn forget_ended(model: &Model, name: &str, cluster: &ClusterState, orders: &mut Orders) {
     for (gang, seen) in &cluster.seen {
         let row = model.placement(*gang).map(|row| row.record.as_ref());
-        let stands = row.is_some_and(|row| row.epoch == seen.epoch && row.cluster == name);
+        let stands = row.is_some_and(|row| row.epoch == seen.epoch && *row.cluster == *name);
         if stands {
             continue;
         }
@@ -267,22 +267,22 @@ fn run_intent(bare: v1::PlacementIntent, record: &PlacementRecord) -> v1::Placem
     let millis = |span: Option<Millis>| span.map_or(0, |span| span.0);
     v1::PlacementIntent {
         desired: v1::Desired::Run.into(),
-        namespace: record.namespace.clone(),
-        job: record.job.clone(),
-        tenant: record.tenant.clone(),
-        workload_class: record.class.clone(),
+        namespace: record.namespace.to_string(),
+        job: record.job.to_string(),
+        tenant: record.tenant.to_string(),
+        workload_class: record.class.to_string(),
         priority: record.priority,
-        pool: record.pool.clone(),
+        pool: record.pool.to_string(),
         roles: record.roles.iter().map(role_intent).collect(),
         topology: record.roles.iter().filter(ruled).map(rule).collect(),
         grace_ms: record.grace.0,
         max_runtime_ms: millis(record.max_runtime),
         place_timeout_ms: millis(record.place_timeout),
-        traceparent: record.traceparent.clone().unwrap_or_default(),
+        traceparent: record.traceparent.as_deref().unwrap_or_default().to_owned(),
         labels: record.labels.as_ref().clone(),
         checkpoint: record.checkpoint.as_deref().map(checkpoint),
         success: Some(v1::Success {
-            leader_role: record.leader.clone().unwrap_or_default(),
+            leader_role: record.leader.as_deref().unwrap_or_default().to_owned(),
         }),
         dependencies: record
             .dependencies
@@ -297,10 +297,10 @@ fn run_intent(bare: v1::PlacementIntent, record: &PlacementRecord) -> v1::Placem
             .into(),
         origin: record.origin.as_ref().map(|origin| v1::Origin {
             uid: origin.uid.clone(),
-            namespace: record.namespace.clone(),
+            namespace: record.namespace.to_string(),
             name: origin.name.clone(),
         }),
-        flavor: record.flavor.clone(),
+        flavor: record.flavor.to_string(),
         ..bare
     }
 }

@@ -196,7 +196,7 @@ pub(super) fn grows(subject: &str, last: Option<u64>, number: u64) -> Vec<Violat
 fn started(name: &str, event: &TruthEvent, row: Option<&PlacementRecord>) -> Vec<Violation> {
     let mut found = Vec::new();
     let key = event.key;
-    let ordered = row.is_some_and(|row| row.cluster == name && row.epoch == key.epoch);
+    let ordered = row.is_some_and(|row| *row.cluster == *name && row.epoch == key.epoch);
     if !ordered {
         let row = row.map(|row| format!("{} epoch {}", row.cluster, row.epoch));
         let row = row.unwrap_or_else(|| "no row".to_owned());

@@ -55,7 +55,7 @@ pub(super) fn check(
     for slot in &world.clusters {
         for gang in slot.cluster.snapshot(world.now()).gangs {
             let row = store.row(gang.key.gang);
-            let ours = row.filter(|row| row.cluster == slot.name && row.epoch == gang.key.epoch);
+            let ours = row.filter(|row| *row.cluster == *slot.name && row.epoch == gang.key.epoch);
             if ours.is_none() && gang.pods.iter().any(|pod| !pod.phase.ended()) {
                 let message = format!("{} runs in {} without a row", gang.key, slot.name);
                 found.push(broken("L2", message));

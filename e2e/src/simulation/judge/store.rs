@@ -312,7 +312,7 @@ impl StoreTruth {
         let mut found = Vec::new();
         let key = String::from_utf8_lossy(&entry.key).into_owned();
         if let Some(old) = self.progress.get(&entry.key) {
-            for (index, tried) in &old.tried {
+            for (index, tried) in old.tried.iter() {
                 let new = progress.tried.get(index).map_or(0, |tried| tried.epoch.0);
                 found.extend(grows(&format!("{key} {index}"), Some(tried.epoch.0), new));
             }
@@ -487,8 +487,8 @@ fn whole_decision(batch: &WatchBatch, write: &Write) -> Vec<Violation> {
     };
     let job = ObjectKey {
         plural: JOBS.to_owned(),
-        namespace: Some(record.namespace.clone()),
-        name: record.job.clone(),
+        namespace: Some(record.namespace.to_string()),
+        name: record.job.to_string(),
     };
     let read = [
         keys::policy_head(),
