@@ -3,7 +3,8 @@
 //! Owns the translation of names to ordinals and back, and the subtraction of what is decided but
 //! not yet shown by a digest: nothing twice, nothing forgotten. Reads only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use meridian_api::ids::{GangId, Uid};
 use meridian_api::kinds::FederatedJob;
@@ -390,12 +391,24 @@ impl Model {
 
     fn room(&self, pool: &super::fleet::PoolState, unlisted: Vec<GangId>) -> Vec<Shape> {
         let mut rows = pool.shapes.clone();
+        // Roles, by address, that take nothing off these rows, so nothing the next time, either:
+        // after a restart a full pool has a thousand alike gangs of which no agent has told yet.
+        let mut idle: BTreeSet<usize> = BTreeSet::new();
         for gang in unlisted {
             let Some(row) = self.placements.get(&gang) else {
                 continue;
             };
+            let address = Arc::as_ptr(&row.record.roles).addr();
+            if idle.contains(&address) {
+                continue;
+            }
             let (shape, pods) = (row.record.shape(), row.record.pods());
-            rows = shapes::subtract_unlisted(&pool.levels, &rows, &shape, &pods).shapes;
+            let left = shapes::subtract_unlisted(&pool.levels, &rows, &shape, &pods).shapes;
+            if left == rows {
+                idle.insert(address);
+            } else {
+                (rows, idle) = (left, BTreeSet::new());
+            }
         }
         rows
     }
