@@ -1,12 +1,15 @@
 //! The load: everything that the store holds, page by page, into the model.
 //!
-//! Owns the three hands that it goes through at once: one page is fetched while the one before is
-//! read and the one before that is put in. Pages are put in in their order, whoever is ahead.
+//! Owns the hands that it goes through at once: one page is fetched while the one before is read,
+//! in two halves, and the one before that is put in. Pages are put in in their order, whoever is
+//! ahead.
 
 use std::sync::Arc;
 
 use meridian_api::ids::Revision;
-use meridian_store::{KeyRange, Operation, Page, SharedStore, StoreError, WatchStream, keys};
+use meridian_store::{
+    KeyRange, KeyValue, Operation, Page, SharedStore, StoreError, WatchStream, keys,
+};
 use tokio::task::JoinError;
 
 use super::Decider;
@@ -40,10 +43,16 @@ impl Decider {
                 model.load(before, revision);
                 model
             });
-            let read = execution.run(move || entries.into_iter().map(drafted).collect());
-            let (put, read, page) = tokio::join!(put, read, page(&store, rest, Some(revision)));
+            let mut entries = entries;
+            let second = entries.split_off(entries.len() / 2);
+            let read = |half: Vec<KeyValue>| {
+                execution.run(move || half.into_iter().map(drafted).collect::<Vec<_>>())
+            };
+            let page = page(&store, rest, Some(revision));
+            let (put, first, second, page) = tokio::join!(put, read(entries), read(second), page);
             self.model = put.map_err(|ended| without_thread(&ended))?;
-            ready = read.map_err(|ended| without_thread(&ended))?;
+            ready = first.map_err(|ended| without_thread(&ended))?;
+            ready.extend(second.map_err(|ended| without_thread(&ended))?);
             next = page?;
             if next.is_none() {
                 self.model.load(std::mem::take(&mut ready), revision);

@@ -14,6 +14,8 @@ const SWEEP_FIRST: usize = 1_024;
 #[derive(Debug)]
 pub(super) struct Alike<T: ?Sized> {
     all: BTreeSet<Arc<T>>,
+    /// Found last: alike values often come one after another.
+    last: Option<Arc<T>>,
     sweep_at: usize,
 }
 
@@ -21,6 +23,7 @@ impl<T: ?Sized> Default for Alike<T> {
     fn default() -> Self {
         Self {
             all: BTreeSet::new(),
+            last: None,
             sweep_at: SWEEP_FIRST,
         }
     }
@@ -29,20 +32,26 @@ impl<T: ?Sized> Default for Alike<T> {
 impl<T: Ord> Alike<T> {
     /// The one that is equal to this.
     pub(super) fn of(&mut self, value: T) -> Arc<T> {
-        match self.all.get(&value) {
-            Some(known) => Arc::clone(known),
-            None => self.keep(Arc::new(value)),
-        }
+        let found = self.find(&value);
+        found.unwrap_or_else(|| self.keep(Arc::new(value)))
     }
 }
 
 impl<T: Ord + ?Sized> Alike<T> {
     /// Puts the one that is equal in its place.
     pub(super) fn share(&mut self, value: &mut Arc<T>) {
-        *value = match self.all.get(value) {
-            Some(known) => Arc::clone(known),
-            None => self.keep(Arc::clone(value)),
-        };
+        let found = self.find(value);
+        *value = found.unwrap_or_else(|| self.keep(Arc::clone(value)));
+    }
+
+    fn find(&mut self, value: &T) -> Option<Arc<T>> {
+        let last = self.last.as_ref().filter(|last| ***last == *value);
+        if let Some(last) = last {
+            return Some(Arc::clone(last));
+        }
+        let known = Arc::clone(self.all.get(value)?);
+        self.last = Some(Arc::clone(&known));
+        Some(known)
     }
 
     fn keep(&mut self, value: Arc<T>) -> Arc<T> {

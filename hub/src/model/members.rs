@@ -94,10 +94,14 @@ impl<'a> Cursor<'a> {
 fn text(bytes: &[u8]) -> Option<usize> {
     let mut at = 1;
     loop {
+        let rest = bytes.get(at..)?.iter();
+        at += rest
+            .take_while(|byte| !matches!(byte, b'"' | b'\\'))
+            .count();
         match bytes.get(at)? {
             b'"' => return Some(at + 1),
-            b'\\' => at += 2,
-            _ => at += 1,
+            // What follows is not what it seems.
+            _ => at += 2,
         }
     }
 }
