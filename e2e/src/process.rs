@@ -333,7 +333,7 @@ impl Process {
             .await
     }
 
-    /// Waits for its end; at once when it has ended already.
+    /// Waits for its end, and until its last lines are read; at once when it has ended already.
     pub async fn ended(&mut self, limit: Millis) -> Result<ExitStatus, ProcessError> {
         let Some(child) = self.child.as_mut() else {
             let never = || self.not_running("wait for its end");
@@ -344,6 +344,7 @@ impl Process {
             Ok(Err(source)) => Err(self.spec.system("wait for its end", source)),
             Ok(Ok(status)) => {
                 (self.child, self.last) = (None, Some(status));
+                self.log.drained(&self.clock).await;
                 Ok(status)
             }
         }
@@ -513,6 +514,16 @@ mod tests {
             process.line("ready", SOON).await.expect("said again"),
             "ready"
         );
+    }
+
+    #[tokio::test]
+    async fn after_its_end_every_line_is_there() {
+        let harness = Harness::new();
+        for _ in 0..50 {
+            let mut process = harness.start(shell("echo last words")).expect("sh");
+            assert!(process.ended(SOON).await.expect("ends").success());
+            assert_eq!(process.lines(), ["last words"]);
+        }
     }
 
     #[tokio::test]
