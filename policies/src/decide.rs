@@ -25,8 +25,8 @@ use crate::model::{
 use crate::order::{Order, Queue};
 use crate::place::Places;
 use crate::pools::PoolState;
-use crate::preempt::Preemptions;
 use crate::preempt::blocks::vacate;
+use crate::preempt::{Beneficiaries, Preemptions};
 use crate::present::Present;
 use crate::quota::{Entries, Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
@@ -248,7 +248,8 @@ impl<'a> Round<'a> {
             standings: Standings::new(snapshot),
             kinds,
         };
-        let mut round = Self::with(snapshot, blocks, ledger, prepared);
+        let whose = Beneficiaries::new(snapshot);
+        let mut round = Self::with(snapshot, blocks, ledger, &whose, prepared);
         round.keep_slots(aged(snapshot), &mut Searched::default());
         round
     }
@@ -278,6 +279,7 @@ impl<'a> Round<'a> {
         snapshot: &'a Snapshot,
         blocks: Blocks,
         ledger: Ledger<'a>,
+        whose: &Beneficiaries,
         prepared: Prepared,
     ) -> Self {
         let Prepared {
@@ -292,7 +294,7 @@ impl<'a> Round<'a> {
             ledger,
             slots: Vec::new(),
             owners: vec![false; snapshot.waiting.len()],
-            preemptions: Preemptions::new(snapshot, &mut pools),
+            preemptions: Preemptions::new(snapshot, whose, &mut pools),
             placed: 0,
             pools,
             standings,

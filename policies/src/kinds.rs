@@ -138,11 +138,22 @@ impl Kinds {
     /// One more gang waits, the last of the table, where no reservation matters; what it looks
     /// like.
     pub(crate) fn push(&mut self, snapshot: &Snapshot, gang: &Waiting) -> u32 {
-        let rest = self.known.rest(snapshot, gang);
-        let shape = self.shape_of(gang, 0);
-        let look = self.look_of(gang, shape, rest);
+        let look = self.look_now(snapshot, gang);
         self.of.push(look);
         look
+    }
+
+    /// What a gang of the table looks like by now.
+    pub(crate) fn look_again(&mut self, snapshot: &Snapshot, ix: WaitingIx) -> u32 {
+        let look = self.look_now(snapshot, &snapshot.waiting[ix.index()]);
+        self.of[ix.index()] = look;
+        look
+    }
+
+    fn look_now(&mut self, snapshot: &Snapshot, gang: &Waiting) -> u32 {
+        let rest = self.known.rest(snapshot, gang);
+        let shape = self.shape_of(gang, 0);
+        self.look_of(gang, shape, rest)
     }
 
     /// A gang leaves the queue, and the last of the table takes its row.

@@ -42,6 +42,12 @@ impl Standings {
         }
     }
 
+    /// There are more wishes than before.
+    pub(crate) fn grow(&mut self, snapshot: &Snapshot) {
+        let all = self.clusters * snapshot.choices.len();
+        self.known.resize(all, None);
+    }
+
     /// How the cluster stands; weighed the first time.
     pub(crate) fn of(
         &mut self,

@@ -3,6 +3,7 @@
 //! Owns the snapshot of a planner and where each gang stands in it. Rows that go leave no hole: the
 //! last of the table takes their place, wherever it is named. Never decides.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
@@ -11,10 +12,11 @@ use meridian_api::units::UnixMillis;
 
 use crate::kinds::Fold;
 use crate::model::{
-    Held, HeldIx, LedgerRow, PoolIx, Snapshot, Tenant, TenantIx, Waiting, WaitingIx,
+    ClassIx, ClassRule, Held, HeldIx, Hold, HostIx, HostRow, LedgerRow, Movable, Pool, PoolIx,
+    Shape, Snapshot, Tenant, TenantIx, Waiting, WaitingIx,
 };
 use crate::present::Present;
-use crate::shapes::RoomChange;
+use crate::shapes::{self, RoomChange};
 
 /// What happened to the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,16 @@ pub enum Change {
     Regraded(GangId, Epoch, Vec<LedgerRow>),
     /// Hosts of a pool have other room, come, or go: the hosts of a node that is lost go.
     Room(PoolIx, Vec<RoomChange>),
+    /// A pool has these rows, and of its hosts that placements name each the row that it looks
+    /// like.
+    Pool(PoolIx, Vec<Shape>, Vec<(HostIx, u32)>),
+    /// This is held, for whom others leave, in the order in which it was decided. Rows of
+    /// placements are those of the snapshot by now.
+    Holds(Vec<Hold>),
+    /// A placement that appeared saves its work, and may go on elsewhere as this gang.
+    Movable(GangId, Epoch, Box<Waiting>),
+    /// A class stops for others by another rule.
+    Rule(ClassIx, ClassRule),
     /// A tenant has another row: quota, weight, money, limits, history.
     Tenant(TenantIx, Box<Tenant>),
     /// Time passes.
@@ -56,10 +68,13 @@ pub enum Refused {
     /// The last round has not given it that place.
     #[error("gang {0} was not given that place")]
     NotDecided(GangId),
-    /// The pool has no such hosts.
+    /// The pool has no such hosts, or no such row for a host to look like.
     #[error("pool {} has no such hosts", .0.0)]
     NoSuchHosts(PoolIx),
-    /// Placements name the pool's rows: rows and names change together, in an edit.
+    /// There is no such class.
+    #[error("there is no class {}", .0.0)]
+    NoSuchClass(ClassIx),
+    /// Placements name the pool's rows: rows and names change together.
     #[error("hosts of pool {} are named by placements", .0.0)]
     Named(PoolIx),
     /// There is no such tenant.
@@ -78,6 +93,8 @@ pub(super) struct Tables {
     pub(super) present: Present,
     waiting: Index<GangId, WaitingIx>,
     held: Index<(GangId, Epoch), HeldIx>,
+    /// By pool: placements name its hosts.
+    named: Vec<bool>,
 }
 
 impl Tables {
@@ -88,8 +105,72 @@ impl Tables {
             waiting: waiting.map(|(row, ix)| (row.gang, ix)).collect(),
             held: held.map(|(row, ix)| ((row.gang, row.epoch), ix)).collect(),
             present: Present::new(&snapshot),
+            named: named(&snapshot),
             snapshot,
         }
+    }
+
+    /// Puts the rows of all pools in canonical form; hosts go on looking as they did.
+    pub(super) fn tidy(&mut self) {
+        let snapshot = &mut self.snapshot;
+        for (pool, ix) in snapshot.pools.iter_mut().zip((0..).map(PoolIx)) {
+            let tidied = shapes::canonical(&pool.shapes);
+            if tidied != pool.shapes {
+                let before = std::mem::replace(&mut pool.shapes, tidied);
+                let here = snapshot.hosts.iter_mut().filter(|host| host.pool == ix);
+                here.for_each(|host| host.shape = moved(host.shape, &before, &pool.shapes));
+            }
+        }
+    }
+
+    /// True when rows of the pool may not change without its hosts.
+    pub(super) fn is_named(&self, pool: PoolIx) -> bool {
+        self.named.get(pool.index()).copied().unwrap_or(false)
+    }
+
+    /// Shows a pool as it is.
+    pub(super) fn show(
+        &mut self,
+        pool: PoolIx,
+        rows: &[Shape],
+        hosts: Vec<(HostIx, u32)>,
+    ) -> Result<(), Refused> {
+        let unknown = Refused::NoSuchHosts(pool);
+        let source = self.snapshot.pools.get_mut(pool.index());
+        let source = source.ok_or(unknown.clone())?;
+        let all = &mut self.snapshot.hosts;
+        let is_there = |(ix, row): &(HostIx, u32)| {
+            all.get(ix.index()).is_some_and(|host| host.pool == pool)
+                && (*row == u32::MAX || (*row as usize) < rows.len())
+        };
+        if !hosts.iter().all(is_there) {
+            return Err(unknown);
+        }
+        source.shapes = shapes::canonical(rows);
+        for (ix, row) in hosts {
+            let shape = moved(row, rows, &source.shapes);
+            all[ix.index()] = HostRow { pool, shape };
+        }
+        Ok(())
+    }
+
+    /// Shows which hosts there are, and which of the rows of `pools` each looks like.
+    pub(super) fn show_hosts(&mut self, mut hosts: Vec<HostRow>, pools: &[Pool]) {
+        let rows = pools.iter().map(|pool| shapes::canonical_of(&pool.shapes));
+        let rows: Vec<_> = rows.collect();
+        for host in &mut hosts {
+            let at = host.pool.index();
+            if let (Some(pool), Some(Cow::Owned(rows))) = (pools.get(at), rows.get(at)) {
+                host.shape = moved(host.shape, &pool.shapes, rows);
+            }
+        }
+        self.snapshot.hosts = hosts;
+        self.named = named(&self.snapshot);
+    }
+
+    /// A placement may go on elsewhere as this gang.
+    pub(super) fn push_movable(&mut self, held: HeldIx, gang: Waiting) {
+        self.snapshot.movable.push(Movable { held, gang });
     }
 
     /// Where a gang waits.
@@ -167,6 +248,29 @@ impl Tables {
         }
         gone
     }
+}
+
+fn named(snapshot: &Snapshot) -> Vec<bool> {
+    let mut named = vec![false; snapshot.pools.len()];
+    for host in &snapshot.hosts {
+        if let Some(named) = named.get_mut(host.pool.index()) {
+            *named = true;
+        }
+    }
+    named
+}
+
+/// Where a row is once the rows are canonical; hosts that look like none go on doing so.
+fn moved(row: u32, before: &[Shape], canonical: &[Shape]) -> u32 {
+    let look = |row: &Shape| (row.domains.clone(), row.allocatable, row.free);
+    let Some(row) = before.get(row as usize) else {
+        return u32::MAX;
+    };
+    let own = (row.domains.as_slice(), row.allocatable, row.free);
+    let at =
+        canonical.binary_search_by(|it| (it.domains.as_slice(), it.allocatable, it.free).cmp(&own));
+    debug_assert!(at.is_ok() || row.hosts == 0, "{:?} is there", look(row));
+    at.map_or(u32::MAX, ordinal)
 }
 
 fn ordinal(place: usize) -> u32 {

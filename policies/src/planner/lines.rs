@@ -6,7 +6,7 @@
 //! step. Never looks at room.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::model::{Snapshot, TenantIx, Use, Waiting, WaitingIx};
 use crate::order::{Level, Player, Standing, Urgency, by_urgency, urgency};
@@ -158,6 +158,14 @@ impl Lines {
         with(alike, in_look);
     }
 
+    /// The first gang of a look from a key on.
+    fn head(&self, snapshot: &Snapshot, look: u32, from: Key) -> Option<Head> {
+        let alike = &self.by_look[look as usize];
+        let place = alike.partition_point(|ix| key(snapshot, *ix) < from);
+        let ix = *alike.get(place)?;
+        Some(Reverse((key(snapshot, ix), look, place, ix)))
+    }
+
     /// A gang of the look, if there is any.
     pub(super) fn any_of(&self, look: u32) -> Option<WaitingIx> {
         self.by_look.get(look as usize)?.first().copied()
@@ -180,6 +188,9 @@ fn find(list: &[WaitingIx], ix: WaitingIx, before: impl Fn(WaitingIx) -> bool) -
     first + same.expect("whoever is taken out was put in")
 }
 
+/// The next gang of a look in its line: its key, the look, and its place among those alike.
+type Head = Reverse<(Key, u32, usize, WaitingIx)>;
+
 /// One walk through the lines, as [`crate::order::Queue`] makes it.
 pub(super) struct Walk<'a, 'b> {
     snapshot: &'a Snapshot,
@@ -189,6 +200,8 @@ pub(super) struct Walk<'a, 'b> {
     priorities: usize,
     /// Gangs of each tenant that were passed, of the priority at hand.
     passed: Vec<usize>,
+    /// By tenant: the next of each look that was wanted when its line was first looked at.
+    heads: Vec<Option<BinaryHeap<Head>>>,
     levels: Vec<Level<Urgency>>,
     roots: Level<Urgency>,
     moved: Option<TenantIx>,
@@ -207,6 +220,7 @@ impl<'a, 'b> Walk<'a, 'b> {
             lines,
             priorities: lines.priorities,
             passed: vec![0; tenants],
+            heads: vec![None; tenants],
             levels: vec![Level::default(); tenants],
             roots: Level::default(),
             moved: None,
@@ -240,7 +254,7 @@ impl<'a, 'b> Walk<'a, 'b> {
                 let own = |ix: &WaitingIx| urgency_of(self.snapshot, *ix) < until;
                 first + 1 + rest.partition_point(own)
             });
-            let found = self.first_wanted(line, first, &mut wanted, apart.get(&at));
+            let found = self.first_wanted(tenant, first, &mut wanted, apart.get(&at));
             let found = found.filter(|(place, _)| *place < end);
             let stop = found.map_or(end, |(place, _)| place);
             if let Some(passed) = &mut passed {
@@ -248,38 +262,62 @@ impl<'a, 'b> Walk<'a, 'b> {
             }
             self.passed[tenant.index()] = stop + usize::from(found.is_some());
             if let Some((_, ix)) = found {
+                self.leave(tenant, ix);
                 return Some(ix);
             }
         }
     }
 
-    /// The first gang of the line from a place on that is to be looked at, and its place.
+    /// The first gang of a tenant's line from a place on that is to be looked at, and its place.
     fn first_wanted(
-        &self,
-        line: &Line,
+        &mut self,
+        tenant: TenantIx,
         from: usize,
         wanted: &mut impl FnMut(u32) -> bool,
         apart: Option<&Vec<WaitingIx>>,
     ) -> Option<(usize, WaitingIx)> {
-        let snapshot = self.snapshot;
+        let (snapshot, lines) = (self.snapshot, self.lines);
+        let line = &lines.all[self.line_at(tenant)];
         let first = key(snapshot, *line.gangs.get(from)?);
-        let mut best: Option<(Key, WaitingIx)> = None;
-        let mut offer = |ix: WaitingIx| {
-            let own = key(snapshot, ix);
-            if own >= first && best.as_ref().is_none_or(|(least, _)| own < *least) {
-                best = Some((own, ix));
-            }
-        };
-        for look in line.looks.iter().copied().filter(|look| wanted(*look)) {
-            let alike = &self.lines.by_look[look as usize];
-            let next = alike.partition_point(|it| key(snapshot, *it) < first);
-            alike.get(next).copied().into_iter().for_each(&mut offer);
+        let heads = self.heads[tenant.index()].get_or_insert_with(|| {
+            let looks = line.looks.iter().filter(|look| wanted(**look));
+            looks
+                .filter_map(|look| lines.head(snapshot, *look, first))
+                .collect()
+        });
+        while let Some(Reverse((_, look, ..))) = heads.peek()
+            && !wanted(*look)
+        {
+            heads.pop();
         }
-        apart.into_iter().flatten().copied().for_each(offer);
-        let (own, ix) = best?;
+        let head = heads.peek().map(|Reverse((own, _, _, ix))| (*own, *ix));
+        let apart = apart.into_iter().flatten();
+        let apart = apart.map(|ix| (key(snapshot, *ix), *ix));
+        let apart = apart.filter(|(own, _)| *own >= first);
+        let (own, ix) = head.into_iter().chain(apart).min()?;
         let rest = &line.gangs[from..];
         let at = find(rest, ix, |it| key(snapshot, it) < own);
         Some((from + at, ix))
+    }
+
+    /// A gang was looked at: the next that looks like it stands for its look.
+    fn leave(&mut self, tenant: TenantIx, ix: WaitingIx) {
+        let Some(heads) = &mut self.heads[tenant.index()] else {
+            return;
+        };
+        if let Some(Reverse((_, look, place, head))) = heads.peek().copied()
+            && head == ix
+        {
+            heads.pop();
+            let alike = &self.lines.by_look[look as usize];
+            let next = alike.get(place + 1).copied();
+            heads.extend(next.map(|ix| Reverse((key(self.snapshot, ix), look, place + 1, ix))));
+        }
+    }
+
+    /// Looks that were not wanted may be from here on.
+    pub(super) fn ask_again(&mut self) {
+        self.heads.fill(None);
     }
 
     /// Counts what the tenant whose gang was next was just given.
@@ -310,6 +348,7 @@ impl<'a, 'b> Walk<'a, 'b> {
     /// Lets the gangs of one priority play.
     fn seat(&mut self) {
         self.passed.fill(0);
+        self.heads.fill(None);
         let lines = self.lines;
         for &tenant in &lines.from_the_leaves {
             if let Some(own) = self.own(tenant) {

@@ -15,25 +15,28 @@
 //!   several roles are packed by rules that are not exact, so of them nothing is kept.
 //!
 //! A round then walks through the lines as ever, but of a look that finds no place by these bounds
-//! nobody is tried (see `openings`). Slots are chosen, and whoever borrows is told from whom, in
-//! each round.
+//! nobody is tried (see `openings`). Slots are chosen, room that is held is kept out of sight, and
+//! whoever borrows is told from whom, in each round. Where room or quota is held for others, ledger
+//! and shares are made of what is held in sum, which takes no walk over the placements.
 //! Reasons, positions and estimates are worked out when they are first asked for.
 //!
-//! Rounds in which more is at stake than room and quota are decided in full: with holds,
-//! reservations, hosts that are named by placements (then work may be preempted), work that wants
-//! to go back, jobs that mind where others stand, limits on running jobs. So is the first round
-//! after an [`edit`](Planner::edit). [`full_rounds`](Planner::full_rounds) counts them.
+//! Rounds with reservations, or with jobs that ask for others beside them by label, are decided in
+//! full. So is the first round after an [`edit`](Planner::edit), and one now and then when most of
+//! what was told apart is gone. [`full_rounds`](Planner::full_rounds) counts them.
 
 mod ages;
+mod apply;
 mod change;
+mod follow;
 mod lines;
 mod openings;
+mod settle;
 mod state;
 
 use meridian_api::ids::GangId;
 
 use crate::decide::decide;
-use crate::model::{Choice, Plan, Snapshot, Unplaced};
+use crate::model::{Held, Plan, Snapshot, Standing, Unplaced};
 
 pub use crate::shapes::RoomChange;
 use change::Tables;
@@ -95,7 +98,18 @@ impl Planner {
     pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
         self.is_current = false;
         self.unplaced = None;
-        state::apply(&mut self.tables, &mut self.state, change)
+        apply::apply(&mut self.tables, &mut self.state, change)
+    }
+
+    /// How placements stand moves on: what they have saved, how far they are, on which hosts.
+    pub fn stand(&mut self, mut with: impl FnMut(&Held) -> Option<Standing>) {
+        for held in &mut self.tables.snapshot.held {
+            if let Some(standing) = with(held) {
+                held.standing = standing;
+                self.is_current = false;
+                self.unplaced = None;
+            }
+        }
     }
 
     /// Anything else happened: the next round is decided in full.
@@ -116,12 +130,12 @@ impl Planner {
         }
         self.rounds += 1;
         self.unplaced = None;
-        if only_room_and_quota(&self.tables.snapshot) {
-            if self.state.is_none() {
+        if may_hand_on(&self.tables.snapshot) {
+            let state = self.state.take().filter(|state| !state.is_worn_out());
+            if state.is_none() {
                 self.full_rounds += 1;
             }
-            let state = self.state.take();
-            let mut state = state.unwrap_or_else(|| State::new(&mut self.tables.snapshot));
+            let mut state = state.unwrap_or_else(|| State::new(&mut self.tables));
             self.decided = state.round(&self.tables);
             self.state = Some(state);
         } else {
@@ -170,13 +184,7 @@ impl Planner {
     }
 }
 
-/// True when a round depends on nothing else that a round hands on.
-fn only_room_and_quota(snapshot: &Snapshot) -> bool {
-    snapshot.holds.is_empty()
-        && snapshot.reserved.is_empty()
-        && snapshot.hosts.is_empty()
-        && snapshot.overflowed.is_empty()
-        && snapshot.selectors.is_empty()
-        && !snapshot.choices.iter().any(Choice::minds_others)
-        && snapshot.tenants.iter().all(|it| it.running_jobs.is_none())
+/// True when a round of the snapshot may hand something on to the next.
+fn may_hand_on(snapshot: &Snapshot) -> bool {
+    snapshot.reserved.is_empty() && snapshot.selectors.is_empty()
 }

@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 use meridian_api::units::Resources;
 
 use crate::bits::PoolBits;
+use crate::candidates::choice;
 use crate::decide::Round;
-use crate::model::{PoolIx, Shape, TenantIx, Waiting, WaitingIx};
+use crate::kinds::Look;
+use crate::model::{PoolIx, Shape, TenantIx, WaitingIx};
 use crate::pools::PoolState;
+use crate::preempt::Beneficiaries;
 use crate::quota::Reach;
 use crate::slots::Mask;
 use crate::tree::CARDS;
@@ -19,6 +22,8 @@ use crate::tree::CARDS;
 struct Facts {
     tenant: TenantIx,
     is_suspended: bool,
+    /// Where others of its job, or of other jobs, stand decides too.
+    minds_others: bool,
     ask: u32,
     shape: u32,
     /// What the smallest size needs in all.
@@ -33,6 +38,9 @@ pub(super) struct Openings {
     roomy: Vec<PoolBits>,
     /// By look.
     facts: Vec<Option<Facts>>,
+    /// Room is held for somebody that waits. Should it get a place elsewhere, room and quota come
+    /// back in the middle of a round, so nobody is refused before its turn.
+    is_held: bool,
     /// Pools in which slots keep hosts.
     slots: PoolBits,
     /// Most cards free on a host of such a pool, beside the slots that are left alone.
@@ -49,6 +57,7 @@ impl Openings {
         let mut own = Self {
             roomy: vec![PoolBits::none(pools.len()); CARDS],
             facts: Vec::new(),
+            is_held: false,
             slots: PoolBits::none(pools.len()),
             beside: BTreeMap::new(),
         };
@@ -66,7 +75,12 @@ impl Openings {
         }
     }
 
-    /// False when no gang of the look finds a place: each pool that it may use is known to have no
+    /// A round begins, in which room is held for these.
+    pub(super) fn renew(&mut self, whose: &Beneficiaries) {
+        self.is_held = whose.waiting().next().is_some();
+    }
+
+    /// False when no gang of the look finds a place, nor would room be looked for: each pool that it may use is known to have no
     /// room for its smallest size, or quota there does not reach. `one` gives one of them.
     pub(super) fn may_place(
         &mut self,
@@ -76,6 +90,9 @@ impl Openings {
         reach: Reach,
     ) -> bool {
         let at = look as usize;
+        if self.is_held || may_search(round) {
+            return true;
+        }
         if self.facts.len() <= at {
             self.facts.resize(at + 1, None);
         }
@@ -84,11 +101,14 @@ impl Openings {
             // From here on what it asks for is worked out.
             round.asked(one);
             let own = round.kinds.looks()[at];
-            self.facts[at] = Some(facts(round.gang(one), own.ask, own.shape));
+            self.facts[at] = Some(facts(round, one, own));
         }
         let Some(facts) = self.facts[at].filter(|facts| !facts.is_suspended) else {
             return false;
         };
+        if facts.minds_others {
+            return true;
+        }
         let openings = round.places.openings_of(facts.ask).unwrap_or_default();
         let roomy = &self.roomy[facts.cards];
         let mut beside_slots = false;
@@ -151,7 +171,13 @@ impl Openings {
     }
 }
 
-fn facts(gang: &Waiting, ask: u32, shape: u32) -> Facts {
+/// True while others may be made to go for a gang that finds no place.
+fn may_search(round: &Round<'_>) -> bool {
+    !round.snapshot.hosts.is_empty() && round.preemptions.may_search()
+}
+
+fn facts(round: &Round<'_>, ix: WaitingIx, look: Look) -> Facts {
+    let gang = round.gang(ix);
     let pods = gang.shape.least();
     let roles = gang.shape.roles.iter().zip(&pods);
     let needed = roles.filter(|(_, pods)| **pods > 0);
@@ -160,8 +186,9 @@ fn facts(gang: &Waiting, ask: u32, shape: u32) -> Facts {
     Facts {
         tenant: gang.tenant,
         is_suspended: gang.suspended,
-        ask,
-        shape,
+        minds_others: choice(round.snapshot, gang).minds_others(),
+        ask: look.ask,
+        shape: look.shape,
         least: gang.shape.demand(&pods),
         cards: cards.min(CARDS - 1),
     }

@@ -39,7 +39,7 @@ use crate::slots::Mask;
 use bids::{Bid, bid};
 pub(crate) use ground::{minus, plus};
 use moves::Price;
-pub(crate) use rounds::Preemptions;
+pub(crate) use rounds::{Beneficiaries, Preemptions};
 pub(crate) use rules::cooling;
 use rules::{Aim, Asker};
 

@@ -31,6 +31,49 @@ const SEARCHES: u32 = 64;
 /// Askers that may take the same.
 type Kind = (TenantIx, ClassIx, bool, Vec<Uid>, Price, Aim);
 
+/// Gangs for which room is held, by where they are.
+#[derive(Default)]
+pub(crate) struct Beneficiaries {
+    waiting: BTreeMap<GangId, WaitingIx>,
+    held: BTreeMap<GangId, HeldIx>,
+}
+
+impl Beneficiaries {
+    /// Those of a snapshot, in one walk over its tables.
+    pub(crate) fn new(snapshot: &Snapshot) -> Self {
+        let all: BTreeSet<GangId> = snapshot.holds.iter().map(|hold| hold.gang).collect();
+        let waiting = (!all.is_empty()).then_some(&snapshot.waiting);
+        let waiting = waiting.into_iter().flatten().map(|row| row.gang);
+        let waiting = waiting.zip((0..).map(WaitingIx));
+        let waiting: BTreeMap<GangId, WaitingIx> =
+            waiting.filter(|(gang, _)| all.contains(gang)).collect();
+        Self::known(snapshot, |gang| waiting.get(&gang).copied())
+    }
+
+    /// Those that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = WaitingIx> {
+        self.waiting.values().copied()
+    }
+
+    /// The same, when it is known where each gang waits.
+    pub(crate) fn known(snapshot: &Snapshot, waits: impl Fn(GangId) -> Option<WaitingIx>) -> Self {
+        let mut own = Self::default();
+        let mut others = BTreeSet::new();
+        for hold in &snapshot.holds {
+            match waits(hold.gang) {
+                Some(ix) => drop(own.waiting.insert(hold.gang, ix)),
+                None => drop(others.insert(hold.gang)),
+            }
+        }
+        if !others.is_empty() {
+            let held = snapshot.held.iter().zip((0..).map(HeldIx));
+            let held = held.filter(|(row, _)| others.contains(&row.gang));
+            own.held.extend(held.map(|(row, ix)| (row.gang, ix)));
+        }
+        own
+    }
+}
+
 /// What a round knows of preemption.
 #[derive(Default)]
 pub(crate) struct Preemptions {
@@ -56,14 +99,11 @@ pub(crate) struct Preemptions {
 
 impl Preemptions {
     /// Takes what is held out of the pools' rows.
-    pub(crate) fn new(snapshot: &Snapshot, pools: &mut [crate::pools::PoolState]) -> Self {
-        let held_for: BTreeSet<GangId> = snapshot.holds.iter().map(|hold| hold.gang).collect();
-        let waiting = (!held_for.is_empty()).then_some(&snapshot.waiting);
-        let waiting = waiting.into_iter().flatten().map(|row| row.gang);
-        let waiting = waiting.zip((0..).map(WaitingIx));
-        let waiting: BTreeMap<GangId, WaitingIx> = waiting
-            .filter(|(gang, _)| held_for.contains(gang))
-            .collect();
+    pub(crate) fn new(
+        snapshot: &Snapshot,
+        whose: &Beneficiaries,
+        pools: &mut [crate::pools::PoolState],
+    ) -> Self {
         let kept = holds::keep_all(snapshot, |pool, with| {
             let state = pools.get_mut(pool.index());
             state.map_or_else(Vec::new, |state| state.keep_with(with))
@@ -74,14 +114,10 @@ impl Preemptions {
             budgets: budgets(snapshot),
             ..Self::default()
         };
-        let stands = (!held_for.is_empty()).then_some(&snapshot.held);
-        let stands = stands.into_iter().flatten().zip((0..).map(HeldIx));
-        let stands = stands.filter(|(row, _)| held_for.contains(&row.gang));
-        let stands: BTreeMap<GangId, HeldIx> = stands.map(|(row, ix)| (row.gang, ix)).collect();
         for (hold, ix) in snapshot.holds.iter().zip((0..).map(HoldIx)) {
-            if let Some(owner) = waiting.get(&hold.gang) {
+            if let Some(owner) = whose.waiting.get(&hold.gang) {
                 own.owners.insert(*owner, ix);
-            } else if let Some(held) = stands.get(&hold.gang) {
+            } else if let Some(held) = whose.held.get(&hold.gang) {
                 own.movers_to.insert(ix, *held);
             }
             own.note(snapshot, &hold.room);
@@ -120,6 +156,11 @@ impl Preemptions {
     /// The hold of a gang from an earlier round.
     pub(crate) fn hold_of(&self, ix: WaitingIx) -> Option<HoldIx> {
         self.owners.get(&ix).copied()
+    }
+
+    /// True while a gang that finds no place may still be looked for room for.
+    pub(crate) const fn may_search(&self) -> bool {
+        self.searches < SEARCHES
     }
 
     /// Ends a hold; what it kept is seen again.
@@ -458,7 +499,7 @@ impl Round<'_> {
     /// back, room or quota, would be given twice.
     pub(crate) fn make_room(&mut self, ix: WaitingIx, reach: Reach, mask: Mask) {
         if self.preemptions.waits_for_room(ix)
-            || self.preemptions.searches >= SEARCHES
+            || !self.preemptions.may_search()
             || self.snapshot.hosts.is_empty()
         {
             return;

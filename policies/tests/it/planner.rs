@@ -7,6 +7,7 @@ use meridian_api::units::{MilliGpus, Resources, UnixMillis};
 use meridian_policies::decide;
 use meridian_policies::model::*;
 use meridian_policies::planner::{Change, Planner, Refused, RoomChange};
+use meridian_policies::shapes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -297,6 +298,71 @@ proptest! {
             prop_assert_eq!(fleet.planner.plan(), expected);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        max_shrink_iters: 2_000,
+        ..ProptestConfig::default()
+    })]
+
+    /// A planner comes to wherever a fleet is, from wherever it was.
+    #[test]
+    fn whoever_follows_is_where_the_fleet_is(
+        snapshots in vec(random::snapshot(), 2..4), seeds in vec(any::<u64>(), 6),
+    ) {
+        let mut planner = Planner::new(snapshots[0].clone());
+        for seed in seeds {
+            let next = mixed(&snapshots, seed);
+            planner.follow(next.clone());
+            prop_assert_eq!(in_order(planner.snapshot()), in_order(&next));
+            prop_assert_eq!(planner.plan(), decide(planner.snapshot()));
+        }
+    }
+}
+
+/// The fleet of the first with some of the gangs, placements, tenants and rows of all.
+fn mixed(snapshots: &[Snapshot], seed: u64) -> Snapshot {
+    let mut bits = (0..).map(|at| seed.rotate_right(at) & 1 == 1);
+    let mut picks = || bits.next().unwrap_or(true);
+    let mut mixed = snapshots[0].clone();
+    for other in &snapshots[1..] {
+        for (own, other) in mixed.tenants.iter_mut().zip(&other.tenants) {
+            if picks() {
+                *own = Tenant {
+                    name: own.name.clone(),
+                    parent: own.parent,
+                    ..other.clone()
+                };
+            }
+        }
+        for (own, other) in mixed.pools.iter_mut().zip(&other.pools) {
+            if own.levels == other.levels && picks() {
+                own.shapes.clone_from(&other.shapes);
+            }
+        }
+    }
+    if mixed.selectors.is_empty() && mixed.overflowed.is_empty() && mixed.holds.is_empty() {
+        mixed.waiting.retain(|_| picks());
+        mixed.held.retain(|_| picks());
+        mixed.movable.clear();
+    }
+    mixed.held.dedup_by_key(|row| (row.gang, row.epoch));
+    mixed.waiting.dedup_by_key(|row| row.gang);
+    mixed.now = UnixMillis(mixed.now.0 + i64::try_from(seed % 4).expect("small") * 700_000);
+    mixed
+}
+
+/// The same, placements and gangs by their names.
+fn in_order(snapshot: &Snapshot) -> Snapshot {
+    let mut sorted = snapshot.clone();
+    sorted.waiting.sort_by_key(|row| row.gang);
+    sorted.held.sort_by_key(|row| (row.gang, row.epoch));
+    for pool in &mut sorted.pools {
+        pool.shapes = shapes::canonical(&pool.shapes);
+    }
+    sorted
 }
 
 /// 4 hosts of 8 GPUs, a tenant with quota for all of them, and three jobs that take 3 of them.

@@ -11,6 +11,7 @@ use meridian_policies::check::check;
 use meridian_policies::decide;
 use meridian_policies::explain::render;
 use meridian_policies::model::*;
+use meridian_policies::planner::Planner;
 use meridian_policies::preempt::given_up;
 use proptest::prelude::*;
 
@@ -43,6 +44,8 @@ struct Standing {
 /// The world, host by host.
 struct World {
     base: Snapshot,
+    /// Follows it from round to round.
+    planner: Planner,
     now: UnixMillis,
     free: Vec<u64>,
     standing: BTreeMap<GangId, Standing>,
@@ -67,6 +70,7 @@ impl World {
         base.tenants[1].quotas = vec![quota(24, None)];
         base.classes[BATCH.index()].rule.min_runtime = Millis::seconds(300);
         Self {
+            planner: Planner::new(base.clone()),
             base,
             now: NOW,
             free: vec![8; HOSTS],
@@ -398,6 +402,9 @@ impl World {
         let plan = decide(&snapshot);
         let wrong = check(&snapshot, &plan);
         assert_eq!(wrong, [], "{}", render(&snapshot, &plan));
+        self.planner.follow(snapshot.clone());
+        let alone = decide(self.planner.snapshot());
+        assert_eq!(self.planner.plan(), alone, "round after round (S27)");
         self.carry_out(&snapshot, &plan);
     }
 }
@@ -436,6 +443,7 @@ fn long_history(mut world: World, one_in: u64) -> World {
         world.round();
     }
     judge(&world.hits);
+    assert_eq!(world.planner.full_rounds(), 1);
     world
 }
 
