@@ -12,7 +12,7 @@ use meridian_api::reasons::Reason;
 
 use crate::decide::Round;
 use crate::kinds::Kind;
-use crate::model::{Cause, Reasons, Shared, Unplaced, WaitingIx};
+use crate::model::{Cause, Estimate, Reasons, Shared, Unplaced, WaitingIx};
 use crate::quota::Reach;
 use crate::slots::Mask;
 use crate::starts::Starts;
@@ -55,33 +55,39 @@ fn say(
     starts: &mut Starts,
     ix: WaitingIx,
 ) -> (Unplaced, bool) {
-    let (look, gang) = (round.kinds.look(ix), round.gang(ix));
-    if !gang.suspended
-        && let Some((cause, start)) = round.waits_for(ix)
-    {
-        let told = Unplaced {
-            waiting: ix,
-            reasons: vec![cause.into()].into(),
-            start: Some(start),
-        };
-        return (told, false);
-    }
-    let reasons = if gang.suspended {
-        Shared::clone(&known.suspended)
-    } else {
-        let own = known.reasons(round, ix, look);
-        match job_limit(round, gang) {
-            Some(limit) => sorted(own.iter().cloned().chain([limit.into()])),
-            None => own,
-        }
-    };
-    let start = starts.of(round, ix, &reasons);
+    let (reasons, promised) = why(round, known, ix);
+    let is_promised = promised.is_some();
     let told = Unplaced {
         waiting: ix,
+        start: promised.or_else(|| starts.of(round, ix, &reasons)),
         reasons,
-        start,
     };
-    (told, !round.ledger.limits_jobs(gang.tenant))
+    let limits_jobs = round.ledger.limits_jobs(round.gang(ix).tenant);
+    (told, !is_promised && !limits_jobs)
+}
+
+/// Why one gang waits; when it starts, if room is made for it.
+fn why(round: &mut Round<'_>, known: &mut Known, ix: WaitingIx) -> (Reasons, Option<Estimate>) {
+    let (look, gang) = (round.kinds.look(ix), round.gang(ix));
+    if gang.suspended {
+        return (Shared::clone(&known.suspended), None);
+    }
+    if let Some((cause, start)) = round.waits_for(ix) {
+        return (vec![cause.into()].into(), Some(start));
+    }
+    let own = known.reasons(round, ix, look);
+    let reasons = match job_limit(round, gang) {
+        Some(limit) => sorted(own.iter().cloned().chain([limit.into()])),
+        None => own,
+    };
+    (reasons, None)
+}
+
+/// Says for each of these why it waits, and not when it may start.
+pub(crate) fn reasons(round: &mut Round<'_>, of: &[WaitingIx]) -> Vec<Reasons> {
+    let mut known = Known::new(round);
+    let all = of.iter().map(|ix| why(round, &mut known, *ix).0);
+    all.collect()
 }
 
 fn sorted(causes: impl Iterator<Item = Shared<Cause>>) -> Reasons {

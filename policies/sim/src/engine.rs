@@ -1,26 +1,27 @@
-//! The engine: what happens, instant by instant, when `decide` is asked whenever it could answer
+//! The engine: what happens, instant by instant, when a round is decided whenever it could come to
 //! something else than before.
 //!
-//! Owns simulated time, the queue of events, and the snapshot that decisions read, changed in
-//! place by what each event changed. Never orders, chooses or places: there is one scheduler, and
-//! this is not it.
+//! Owns simulated time, the queue of events, and the changes that a planner is told, event by event:
+//! it hands on from round to round what stays (see `meridian_policies::planner`). Never orders,
+//! chooses or places: there is one scheduler, and this is not it.
 //!
 //! All events of one instant happen before its round. A round is left out when the last one has
-//! refused every kind of gang that waits and nothing has become free since: a refusal follows from
+//! refused every gang that looks like those that wait and nothing has become free since: a refusal follows from
 //! room and quota, and both have only shrunk. [`Rounds::Always`] leaves none out; tests hold the
 //! two to the same result. Where work may be made to go for others the answer changes with time
 //! alone, as runs get old enough to be stopped: what is refused is then asked again each minute.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
-use meridian_api::ids::Epoch;
+use meridian_api::ids::{Epoch, GangId};
 use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{Millis, UnixMillis};
 use meridian_policies::check::Violation;
 use meridian_policies::history::{History, use_of};
-use meridian_policies::model::{Estimate, Held, Snapshot};
+use meridian_policies::model::{Estimate, Held, PoolIx, Snapshot, Stage};
+use meridian_policies::planner::{Change, Planner};
 
 use crate::meters::{Meters, TypicalPods};
 use crate::room::{NotThere, Room, Seat};
@@ -57,7 +58,7 @@ pub enum Checks {
     /// They are taken as they are.
     #[default]
     None,
-    /// By the independent check, each of them.
+    /// By the independent check, each of them, and against what the round would be alone.
     EachPlan,
 }
 
@@ -83,6 +84,12 @@ pub enum EngineError {
         at: UnixMillis,
         /// The first of what it found.
         violation: Violation,
+    },
+    /// A round that was handed something on decided otherwise than it would have alone.
+    #[error("the plan at {at} is not what it would be of its snapshot alone")]
+    NotAlone {
+        /// When.
+        at: UnixMillis,
     },
     /// A plan takes hosts that are not there.
     #[error("the plan at {at} cannot be carried out")]
@@ -123,9 +130,9 @@ pub struct Run {
     pub losses: u32,
     /// How often it made room for others.
     pub preemptions: u32,
-    /// Reason of the newest refusal.
+    /// Why it waits at the end.
     pub reason: Option<Reason>,
-    /// When it was first said that it may start.
+    /// When it was first refused: when it may start, if anything was said of that.
     pub told: Option<Estimate>,
 }
 
@@ -180,7 +187,7 @@ struct Engine<'a> {
     world: &'a World,
     gangs: &'a Gangs,
     options: Options,
-    snapshot: Snapshot,
+    planner: Planner,
     room: Room,
     typical: TypicalPods,
     places: Vec<Place>,
@@ -196,17 +203,26 @@ struct Engine<'a> {
     again: Option<UnixMillis>,
     /// Placements of the round that is carried out.
     started: Vec<Held>,
+    /// Placements that are on their way out from here on, or are not any more.
+    stages: BTreeMap<GangId, Stage>,
     /// By end, then gang; those of an older attempt mean nothing.
     ends: BinaryHeap<Reverse<(UnixMillis, u32, u32)>>,
     arrived: usize,
     steps: &'a [HostsUp],
     stepped: usize,
-    /// Kinds that the last round refused, and why, as long as nothing has become free since.
+    /// Looks that the last round refused, and why.
     refused: Refused,
+    /// Gangs that were refused before.
+    known: Vec<bool>,
+    /// One waits that was not.
+    is_new: bool,
     /// Something may be placed.
     due: bool,
     next_round: UnixMillis,
+    /// Pools that look otherwise than the meters say.
     touched: Vec<bool>,
+    /// Pools that look otherwise than the planner was told.
+    untold: Vec<bool>,
     /// What each tenant has held; what runs is entered up to `entered`.
     histories: Vec<History>,
     entered: UnixMillis,
@@ -233,21 +249,17 @@ pub(crate) fn run(
         engine.take_arrivals(at);
         engine.due |= options.rounds == Rounds::Always;
         engine.due |= engine.again.is_some_and(|again| again <= at);
-        if engine.due && at >= engine.next_round && !engine.snapshot.waiting.is_empty() {
+        if engine.due && at >= engine.next_round && engine.waits() {
             engine.round(at)?;
         }
         engine.read_meters();
+        engine.tell_room();
         watch(Moment {
             at,
-            snapshot: &engine.snapshot,
+            snapshot: engine.planner.snapshot(),
         });
     }
-    let at = engine.outcome.end;
-    for (run, place) in engine.outcome.runs.iter_mut().zip(&engine.places) {
-        if let Place::Waiting { since } = place {
-            run.waited = run.waited.saturating_add(at.since(*since));
-        }
-    }
+    engine.close();
     Ok(engine.outcome)
 }
 
@@ -262,29 +274,38 @@ impl<'a> Engine<'a> {
             roles.iter().map(|role| (role.per_pod, u64::from(role.min)))
         });
         let count = gangs.list.len();
+        let (mut empty, preempts) = (world.empty.clone(), world.preempts());
+        let room = Room::new(&world.fleet.pools);
+        if preempts {
+            empty.hosts = room.hosts();
+        }
         Self {
             world,
             gangs,
             options,
-            snapshot: world.empty.clone(),
-            room: Room::new(&world.fleet.pools),
+            planner: Planner::new(empty),
+            room,
             typical: TypicalPods::new(pods),
             places: (0..count).map(|_| Place::Nowhere).collect(),
             epochs: vec![None; count],
             saved: vec![Millis::ZERO; count],
             yielding: Yielding::default(),
-            preempts: world.preempts(),
+            preempts,
             shielded_until: world.has_windows().then_some(begin),
             again: None,
             started: Vec::new(),
+            stages: BTreeMap::new(),
             ends: BinaryHeap::new(),
             arrived: 0,
             steps,
             stepped: 0,
-            refused: Refused::new(gangs.kinds.len()),
+            refused: Refused::default(),
+            known: vec![false; count],
+            is_new: false,
             due: false,
             next_round: begin,
             touched: vec![true; world.empty.pools.len()],
+            untold: vec![false; world.empty.pools.len()],
             histories: vec![History::default(); world.empty.tenants.len()],
             entered: begin,
             outcome: Outcome {
@@ -297,6 +318,31 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// Tells the planner what happened.
+    fn tell(&mut self, change: Change) {
+        let told = self.planner.apply(change);
+        told.expect("what the engine does can happen");
+    }
+
+    fn waits(&self) -> bool {
+        !self.planner.snapshot().waiting.is_empty()
+    }
+
+    /// Whoever waits still has waited until now.
+    fn close(&mut self) {
+        let at = self.outcome.end;
+        for (run, place) in self.outcome.runs.iter_mut().zip(&self.places) {
+            if let Place::Waiting { since } = place {
+                run.waited = run.waited.saturating_add(at.since(*since));
+            }
+        }
+        for row in &self.planner.snapshot().waiting {
+            let look = self.planner.look(row.gang);
+            let run = &mut self.outcome.runs[Gangs::ordinal(row.gang) as usize];
+            run.reason = look.and_then(|look| self.refused.newest(look));
+        }
+    }
+
     /// The next instant at which anything happens; `None` when nothing can happen any more.
     fn next_instant(&mut self) -> Option<UnixMillis> {
         while let Some(Reverse((_, gang, attempt))) = self.ends.peek()
@@ -306,14 +352,12 @@ impl<'a> Engine<'a> {
         }
         let arrival = self.gangs.list.get(self.arrived).map(|gang| gang.submit);
         let end = self.ends.peek().map(|Reverse((at, ..))| *at);
-        let waits = !self.snapshot.waiting.is_empty();
+        let (waits, runs) = (self.waits(), !self.planner.snapshot().held.is_empty());
         let round = (self.due && waits).then_some(self.next_round);
-        let matters = waits || arrival.is_some() || !self.snapshot.held.is_empty();
+        let matters = waits || arrival.is_some() || runs;
         let step = self.steps.get(self.stepped).filter(|_| matters);
         // Nobody can be made to go where nothing runs.
-        let again = self
-            .again
-            .filter(|_| waits && !self.snapshot.held.is_empty());
+        let again = self.again.filter(|_| waits && runs);
         let step = step.map(|step| step.at);
         let next = [arrival, end, round, again, self.yielding.next(), step];
         let next = next.into_iter().flatten().min()?;
@@ -363,9 +407,8 @@ impl<'a> Engine<'a> {
                 pool: step.pool.clone(),
             })?;
             let before = self.room.up(pool);
-            let rows = &mut self.snapshot.pools[pool].shapes;
-            let lost = self.room.set_up(pool, rows, step.up);
-            self.touched[pool] = true;
+            let lost = self.room.set_up(pool, step.up);
+            self.touch(pool);
             // A smaller fleet refuses for other reasons: ask again, whichever way it went.
             if self.room.up(pool) != before {
                 self.freed();
@@ -419,7 +462,7 @@ impl<'a> Engine<'a> {
 
     /// Puts a gang into the queue, with its place in it.
     fn queue(&mut self, gang: u32, at: UnixMillis) {
-        let generation = self.snapshot.store_generation;
+        let generation = self.world.empty.store_generation;
         let epoch = match self.epochs[gang as usize] {
             None => Epoch::first(generation),
             Some(last) => last.next(generation).unwrap_or(last),
@@ -427,21 +470,18 @@ impl<'a> Engine<'a> {
         self.epochs[gang as usize] = Some(epoch);
         let mut row = self.gangs.waiting(gang, epoch);
         row.evicted_by = self.yielding.evicted(gang).to_vec();
-        let key = (row.submitted, row.gang);
-        let place = self
-            .snapshot
-            .waiting
-            .partition_point(|other| (other.submitted, other.gang) < key);
-        self.snapshot.waiting.insert(place, row);
+        let id = row.gang;
+        self.tell(Change::Submitted(Box::new(row)));
         self.places[gang as usize] = Place::Waiting { since: at };
+        self.is_new |= !self.known[gang as usize];
         let kind = self.gangs.kind(gang);
         let meters = &mut self.outcome.meters;
         meters.tenants[kind.tenant.index()].waiting += kind.gpus.0;
         meters.demand_changed();
-        match self.refused.get(self.gangs.list[gang as usize].kind) {
+        let look = self.planner.look(id);
+        match look.and_then(|look| self.refused.get(look)) {
             Some(reason) if self.options.rounds == Rounds::WhenNeeded => {
-                meters.block(reason, kind.tenant, kind.gpus);
-                self.outcome.runs[gang as usize].reason = Some(reason);
+                meters.block(reason, kind.tenant, kind.gpus, 1);
             }
             Some(_) | None => self.due = true,
         }
@@ -454,24 +494,16 @@ impl<'a> Engine<'a> {
         if hour <= self.entered {
             return;
         }
-        let held = std::mem::take(&mut self.snapshot.held);
-        for held in &held {
-            self.enter(held, hour);
+        let snapshot = self.planner.snapshot();
+        for held in &snapshot.held {
+            enter(&mut self.histories, snapshot, held, (self.entered, hour));
         }
-        self.snapshot.held = held;
         self.entered = hour;
-    }
-
-    /// Enters what a placement has held since it was last entered.
-    fn enter(&mut self, held: &Held, to: UnixMillis) {
-        let worth = self.snapshot.flavors[held.flavor.index()].worth;
-        let from = held.since.max(self.entered);
-        self.histories[held.tenant.index()].add(use_of(held.resources, worth), from, to);
     }
 
     /// Something has become free: what was refused may be placed.
     fn freed(&mut self) {
-        self.refused.clear();
+        self.refused.end();
         self.due = true;
     }
 
@@ -485,25 +517,40 @@ impl<'a> Engine<'a> {
             return None;
         };
         self.yielding.forget(gang);
-        self.room
-            .free(&mut self.snapshot.pools, gang, &running.seats);
+        self.room.free(gang, &running.seats);
         for seat in &running.seats {
-            self.touched[seat.pool] = true;
+            self.touch(seat.pool);
         }
         let id = self.gangs.list[gang as usize].id;
-        if let Ok(row) = self
-            .snapshot
-            .held
-            .binary_search_by_key(&id, |held| held.gang)
-        {
-            let held = self.snapshot.held.remove(row);
-            self.enter(&held, at);
+        let epoch = self.epochs[gang as usize].unwrap_or_default();
+        let snapshot = self.planner.snapshot();
+        if let Some(ix) = self.planner.holds(id, epoch) {
+            let held = &snapshot.held[ix.index()];
+            enter(&mut self.histories, snapshot, held, (self.entered, at));
             let meters = &mut self.outcome.meters;
             meters.tenants[held.tenant.index()].held -= held.resources.gpus.0;
             meters.demand_changed();
+            self.tell(Change::Ended(id, epoch));
         }
         self.freed();
         Some(running)
+    }
+
+    fn touch(&mut self, pool: usize) {
+        self.touched[pool] = true;
+        self.untold[pool] = true;
+    }
+
+    /// Tells the planner which pools look otherwise by now.
+    fn tell_room(&mut self) {
+        for pool in 0..self.untold.len() {
+            if std::mem::take(&mut self.untold[pool]) {
+                let hosts = self.preempts.then(|| self.room.hosts_of(pool));
+                let rows = self.room.rows(pool).to_vec();
+                let ix = PoolIx(u32::try_from(pool).unwrap_or(u32::MAX));
+                self.tell(Change::Pool(ix, rows, hosts.unwrap_or_default()));
+            }
+        }
     }
 
     fn read_meters(&mut self) {
@@ -511,14 +558,26 @@ impl<'a> Engine<'a> {
         let mut any = false;
         for (index, touched) in self.touched.iter_mut().enumerate() {
             if std::mem::take(touched) {
-                meters.look(index, &self.snapshot.pools[index], &self.typical);
+                meters.look(index, self.room.rows(index), &self.typical);
                 any = true;
             }
         }
         if any {
             meters.add_up();
         }
-        meters.waiting = self.snapshot.waiting.len() as u64;
+        meters.waiting = self.planner.snapshot().waiting.len() as u64;
         meters.most_waiting = meters.most_waiting.max(meters.waiting);
     }
+}
+
+/// Enters what a placement has held since it was last entered.
+fn enter(
+    histories: &mut [History],
+    snapshot: &Snapshot,
+    held: &Held,
+    (entered, to): (UnixMillis, UnixMillis),
+) {
+    let worth = snapshot.flavors[held.flavor.index()].worth;
+    let from = held.since.max(entered);
+    histories[held.tenant.index()].add(use_of(held.resources, worth), from, to);
 }

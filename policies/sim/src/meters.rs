@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Resources, UnixMillis};
-use meridian_policies::model::{Measure, Pool, Quota, Shape, Snapshot, TenantIx};
+use meridian_policies::model::{Measure, Quota, Shape, Snapshot, TenantIx};
 
 /// Thousandths of a GPU (or of a worth of it) times milliseconds.
 pub(crate) type Area = u128;
@@ -196,15 +196,15 @@ impl Meters {
     }
 
     /// Looks at a pool again, after something changed there.
-    pub(crate) fn look(&mut self, index: usize, pool: &Pool, typical: &TypicalPods) {
+    pub(crate) fn look(&mut self, index: usize, rows: &[Shape], typical: &TypicalPods) {
         let meter = &mut self.pools[index];
         let sum = |of: fn(&Shape) -> u64| {
-            let each = pool.shapes.iter();
+            let each = rows.iter();
             each.map(|row| of(row) * u64::from(row.hosts)).sum::<u64>()
         };
         meter.capacity = sum(|row| row.allocatable.gpus.0);
         meter.free = sum(|row| row.free.gpus.0);
-        meter.unusable = typical.unusable(&pool.shapes);
+        meter.unusable = typical.unusable(rows);
     }
 
     /// Adds up the pools, after some were looked at.
@@ -254,14 +254,16 @@ impl Meters {
         }
     }
 
-    pub(crate) fn block(&mut self, reason: Reason, tenant: TenantIx, gpus: MilliGpus) {
+    /// So many gangs of so many GPUs each wait for that.
+    pub(crate) fn block(&mut self, reason: Reason, tenant: TenantIx, each: MilliGpus, gangs: u64) {
+        let gpus = each.0.saturating_mul(gangs);
         if matches!(reason, Reason::NeverPlaceable | Reason::ExceedsQuota) {
-            self.tenants[tenant.index()].hopeless += gpus.0;
+            self.tenants[tenant.index()].hopeless += gpus;
             self.stale_shares = true;
         }
         let blocked = self.blocked[reason as usize].get_or_insert_default();
-        blocked.gangs += 1;
-        blocked.gpus += gpus.0;
+        blocked.gangs += gangs;
+        blocked.gpus += gpus;
     }
 
     /// What was waited for, in the order of reasons.

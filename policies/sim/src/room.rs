@@ -1,6 +1,6 @@
 //! The hosts of the fleet, one by one, and the shapes that a decision sees of them.
 //!
-//! Owns which host a placement stands on, kept in step with the snapshot's rows, so that hosts
+//! Owns which host a placement stands on, kept in step with the rows, so that hosts
 //! which look alike stay apart here: when a gang ends, its own hosts get free. Never chooses
 //! between hosts that look different: the placement did.
 
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::units::Resources;
 use meridian_policies::model::{
-    GangShape, HoldRoom, HostIx, HostRow, Pool, PoolIx, Seat as SeatRow, Shape, Take,
+    GangShape, HoldRoom, HostIx, HostRow, PoolIx, Seat as SeatRow, Shape, Take,
 };
 
 use crate::fleet::FleetPool;
@@ -53,6 +53,8 @@ type Base = (Vec<String>, Resources);
 struct PoolRoom {
     bases: Vec<Base>,
     hosts: Vec<Host>,
+    /// Hosts that are up, as a decision sees them.
+    rows: Vec<Shape>,
     /// Hosts that are up, by what a decision sees of them.
     alike: BTreeMap<(u32, Resources), BTreeSet<u32>>,
     up: u32,
@@ -82,23 +84,34 @@ impl Room {
         }
     }
 
-    /// What each host of the fleet looks like, in `rows`; a host that is down looks like none.
-    pub(crate) fn show_hosts(&self, rows: &mut Vec<HostRow>) {
-        rows.clear();
-        for (pool, ix) in self.pools.iter().zip((0..).map(PoolIx)) {
-            let none = HostRow {
-                pool: ix,
-                shape: u32::MAX,
-            };
-            rows.resize(rows.len() + pool.hosts.len(), none);
-            let own = &mut rows[pool.first as usize..];
-            // Rows of the pool are in the same order: by what never changes, then by what is free.
-            for (alike, shape) in pool.alike.values().zip(0..) {
-                for host in alike {
-                    own[*host as usize].shape = shape;
-                }
+    /// What each host of the fleet looks like; a host that is down looks like none.
+    pub(crate) fn hosts(&self) -> Vec<HostRow> {
+        let pools = (0..self.pools.len()).zip((0..).map(PoolIx));
+        let rows = pools.flat_map(|(at, pool)| {
+            let hosts = self.hosts_of(at).into_iter();
+            hosts.map(move |(_, shape)| HostRow { pool, shape })
+        });
+        rows.collect()
+    }
+
+    /// The row that each host of a pool looks like, by position; that of a host that is down is the
+    /// largest number.
+    pub(crate) fn hosts_of(&self, pool: usize) -> Vec<(HostIx, u32)> {
+        let pool = &self.pools[pool];
+        let all = (pool.first..).map(HostIx).take(pool.hosts.len());
+        let mut rows: Vec<(HostIx, u32)> = all.map(|ix| (ix, u32::MAX)).collect();
+        // Rows of the pool are in the same order: by what never changes, then by what is free.
+        for (alike, shape) in pool.alike.values().zip(0..) {
+            for host in alike {
+                rows[*host as usize].1 = shape;
             }
         }
+        rows
+    }
+
+    /// Hosts of a pool that are up, alike ones as one row.
+    pub(crate) fn rows(&self, pool: usize) -> &[Shape] {
+        &self.pools[pool].rows
     }
 
     /// Where a gang stands, for whoever looks for room to make.
@@ -161,12 +174,10 @@ impl Room {
         self.pools[pool].up
     }
 
-    /// Puts `gang` on hosts that look as `takes` say, those of the lowest position first, and
-    /// changes `rows`, the pool's shapes, accordingly.
+    /// Puts `gang` on hosts that look as `takes` say, those of the lowest position first.
     pub(crate) fn place(
         &mut self,
         pool: usize,
-        rows: &mut Vec<Shape>,
         gang: u32,
         shape: &GangShape,
         takes: &[Take],
@@ -191,7 +202,7 @@ impl Room {
                 });
             }
             for host in chosen {
-                room.look(rows, host, left);
+                room.look(host, left);
                 let gangs = &mut room.hosts[host as usize].gangs;
                 if !gangs.contains(&gang) {
                     gangs.push(gang);
@@ -209,7 +220,7 @@ impl Room {
     }
 
     /// Frees what a gang held.
-    pub(crate) fn free(&mut self, pools: &mut [Pool], gang: u32, seats: &[Seat]) {
+    pub(crate) fn free(&mut self, gang: u32, seats: &[Seat]) {
         for seat in seats {
             let room = &mut self.pools[seat.pool];
             let host = &mut room.hosts[seat.host as usize];
@@ -218,19 +229,19 @@ impl Room {
                 .free
                 .checked_add(seat.used)
                 .expect("a host gets back what it gave");
-            room.look(&mut pools[seat.pool].shapes, seat.host, free);
+            room.look(seat.host, free);
         }
     }
 
     /// Makes `count` hosts of a pool be up, as far as it has so many: the last ones go first and
     /// come back last. Returns the gangs that stood on hosts that went, in order.
-    pub(crate) fn set_up(&mut self, pool: usize, rows: &mut Vec<Shape>, count: u32) -> Vec<u32> {
+    pub(crate) fn set_up(&mut self, pool: usize, count: u32) -> Vec<u32> {
         let room = &mut self.pools[pool];
         let mut lost = BTreeSet::new();
         for host in (0..).take(room.hosts.len()) {
             let up = host < count;
             if room.hosts[host as usize].up != up {
-                room.turn(rows, host, up);
+                room.turn(host, up);
                 lost.extend(room.hosts[host as usize].gangs.iter().copied());
             }
         }
@@ -263,8 +274,7 @@ impl PoolRoom {
                     gangs: Vec::new(),
                     kept_for: None,
                 });
-                let look = (base, hosts.allocatable);
-                room.alike.entry(look).or_default().insert(host);
+                room.show(host, Change::There);
                 room.up += 1;
             }
         }
@@ -326,33 +336,34 @@ impl PoolRoom {
     }
 
     /// Lets a host look as if `free` were left on it.
-    fn look(&mut self, rows: &mut Vec<Shape>, host: u32, free: Resources) {
+    fn look(&mut self, host: u32, free: Resources) {
         let up = self.hosts[host as usize].up;
         if up {
-            self.show(rows, host, Change::Gone);
+            self.show(host, Change::Gone);
         }
         self.hosts[host as usize].free = free;
         if up {
-            self.show(rows, host, Change::There);
+            self.show(host, Change::There);
         }
     }
 
-    fn turn(&mut self, rows: &mut Vec<Shape>, host: u32, up: bool) {
+    fn turn(&mut self, host: u32, up: bool) {
         self.hosts[host as usize].up = up;
         if up {
-            self.show(rows, host, Change::There);
+            self.show(host, Change::There);
             self.up += 1;
         } else {
-            self.show(rows, host, Change::Gone);
+            self.show(host, Change::Gone);
             self.up -= 1;
         }
     }
 
     /// Puts a host into the rows as it looks, or takes it out of them.
-    fn show(&mut self, rows: &mut Vec<Shape>, host: u32, change: Change) {
+    fn show(&mut self, host: u32, change: Change) {
         let Host { base, free, .. } = self.hosts[host as usize];
         let (domains, allocatable) = &self.bases[base as usize];
         let wanted = (domains.as_slice(), *allocatable, free);
+        let rows = &mut self.rows;
         let found = rows.binary_search_by(|row| {
             (row.domains.as_slice(), row.allocatable, row.free).cmp(&wanted)
         });

@@ -32,6 +32,8 @@ pub(crate) struct Yielding {
     due: BTreeSet<(UnixMillis, u32)>,
     evicted: BTreeMap<u32, Vec<EvictedBy>>,
     lost: VecDeque<(UnixMillis, TenantIx, u64)>,
+    /// Something is held otherwise than was last shown.
+    has_changed: bool,
 }
 
 impl Yielding {
@@ -57,6 +59,7 @@ impl Yielding {
     /// A gang stands nowhere any more: nobody waits for it to leave.
     pub(crate) fn forget(&mut self, gang: u32) {
         if let Some(leave) = self.leaving.remove(&gang) {
+            self.has_changed = true;
             self.due.remove(&(leave.at, gang));
         }
     }
@@ -73,6 +76,7 @@ impl Yielding {
 
     /// Puts down who leaves for the gang of a decision.
     pub(crate) fn leave(&mut self, snapshot: &Snapshot, made: &Preemption) {
+        self.has_changed = true;
         let by = snapshot.waiting[made.waiting.index()].gang;
         for victim in &made.victims {
             let held = &snapshot.held[victim.held.index()];
@@ -91,6 +95,7 @@ impl Yielding {
 
     /// Puts a hold down.
     pub(crate) fn hold(&mut self, hold: Hold) {
+        self.has_changed = true;
         self.holds.push(Hold {
             victims: Vec::new(),
             ..hold
@@ -99,6 +104,7 @@ impl Yielding {
 
     /// Ends the hold of a gang; says who has not left for it, and stays.
     pub(crate) fn end(&mut self, gang: GangId) -> Vec<u32> {
+        self.has_changed = true;
         self.holds.retain(|hold| hold.gang != gang);
         let spared = self.leaving.iter().filter(|(_, leave)| leave.by == gang);
         let spared: Vec<u32> = spared.map(|(gang, _)| *gang).collect();
@@ -108,35 +114,39 @@ impl Yielding {
         spared
     }
 
-    /// Lets the next decision see what is held, who leaves, and what was lost.
-    pub(crate) fn show(&mut self, snapshot: &mut Snapshot) {
+    /// Work that each of so many tenants has lost lately.
+    pub(crate) fn lost(&mut self, tenants: usize, now: UnixMillis) -> Vec<u64> {
         while let Some((at, ..)) = self.lost.front()
-            && snapshot.now.since(*at) >= REMEMBERED
+            && now.since(*at) >= REMEMBERED
         {
             self.lost.pop_front();
         }
-        for tenant in &mut snapshot.tenants {
-            tenant.lost = 0;
-        }
+        let mut sums = vec![0_u64; tenants];
         for (_, tenant, lost) in &self.lost {
-            let sum = &mut snapshot.tenants[tenant.index()].lost;
+            let sum = &mut sums[tenant.index()];
             *sum = sum.saturating_add(*lost);
         }
-        snapshot.holds.clone_from(&self.holds);
+        sums
+    }
+
+    /// What is held and who leaves, if that is otherwise than was last shown; `find` says where a
+    /// gang stands.
+    pub(crate) fn show(&mut self, find: impl Fn(u32) -> Option<HeldIx>) -> Option<Vec<Hold>> {
+        if !std::mem::take(&mut self.has_changed) {
+            return None;
+        }
         let mut victims: BTreeMap<GangId, Vec<Leaving>> = BTreeMap::new();
-        // By ordinal, as gangs are numbered: by row.
         for (gang, leave) in &self.leaving {
-            let id = Gangs::id(*gang);
-            let Ok(row) = snapshot.held.binary_search_by_key(&id, |held| held.gang) else {
-                continue;
-            };
-            victims.entry(leave.by).or_default().push(Leaving {
-                held: HeldIx(u32::try_from(row).unwrap_or(u32::MAX)),
+            let leaving = find(*gang).map(|held| Leaving {
+                held,
                 resources: leave.resources,
             });
+            victims.entry(leave.by).or_default().extend(leaving);
         }
-        for hold in &mut snapshot.holds {
+        let mut holds = self.holds.clone();
+        for hold in &mut holds {
             hold.victims = victims.remove(&hold.gang).unwrap_or_default();
         }
+        Some(holds)
     }
 }

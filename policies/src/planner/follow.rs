@@ -106,7 +106,10 @@ impl Planner {
                 came.push(row);
                 continue;
             };
-            seen[ix.index()] = true;
+            // A table that names one twice is taken as it is.
+            if std::mem::replace(&mut seen[ix.index()], true) {
+                return Err(Refused::There(row.gang));
+            }
             let own = &mut self.tables.snapshot.held[ix.index()];
             if own.standing != row.standing {
                 own.standing.clone_from(&row.standing);
@@ -138,7 +141,9 @@ impl Planner {
                 came.push(row);
                 continue;
             };
-            seen[ix.index()] = true;
+            if std::mem::replace(&mut seen[ix.index()], true) {
+                return Err(Refused::There(row.gang));
+            }
             if self.tables.snapshot.waiting[ix.index()] != *row {
                 left.push(row.gang);
                 came.push(row);

@@ -171,6 +171,11 @@ impl Lines {
         self.by_look.get(look as usize)?.first().copied()
     }
 
+    /// The gangs of a look, in order.
+    pub(super) fn alike(&self, look: u32) -> &[WaitingIx] {
+        self.by_look.get(look as usize).map_or(&[], Vec::as_slice)
+    }
+
     /// Looks that were ever in.
     pub(super) fn looks(&self) -> usize {
         self.by_look.len()

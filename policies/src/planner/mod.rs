@@ -33,15 +33,28 @@ mod openings;
 mod settle;
 mod state;
 
-use meridian_api::ids::GangId;
+use meridian_api::ids::{Epoch, GangId};
 
 use crate::decide::decide;
-use crate::model::{Held, Plan, Snapshot, Standing, Unplaced};
+use crate::model::{HeldIx, Plan, Reasons, Snapshot, Standing, Unplaced, WaitingIx};
 
 pub use crate::shapes::RoomChange;
 use change::Tables;
 pub use change::{Change, Refused};
 use state::State;
+
+/// Why some wait on that look alike.
+#[derive(Clone, Debug)]
+pub struct Reasoned {
+    /// What they look like: equal numbers until the next round are equal looks.
+    pub look: u32,
+    /// One of them.
+    pub waiting: WaitingIx,
+    /// How many they are.
+    pub gangs: usize,
+    /// All reasons that apply, most actionable first.
+    pub reasons: Reasons,
+}
 
 /// Decides rounds over one fleet.
 pub struct Planner {
@@ -102,13 +115,12 @@ impl Planner {
     }
 
     /// How placements stand moves on: what they have saved, how far they are, on which hosts.
-    pub fn stand(&mut self, mut with: impl FnMut(&Held) -> Option<Standing>) {
+    /// `with` is called for each.
+    pub fn stand(&mut self, mut with: impl FnMut(GangId, &mut Standing)) {
+        self.is_current = false;
+        self.unplaced = None;
         for held in &mut self.tables.snapshot.held {
-            if let Some(standing) = with(held) {
-                held.standing = standing;
-                self.is_current = false;
-                self.unplaced = None;
-            }
+            with(held.gang, &mut held.standing);
         }
     }
 
@@ -164,6 +176,36 @@ impl Planner {
             self.unplaced = state.map(|state| state.explain(snapshot, &self.decided));
         }
         self.unplaced.as_deref().unwrap_or_default()
+    }
+
+    /// Why everything waits on, a row for all that look alike; one with a slot, or for which room
+    /// is made, has a row of its own. Takes work for each look, and not for each gang.
+    pub fn reasons(&mut self) -> Vec<Reasoned> {
+        self.round();
+        let snapshot = &self.tables.snapshot;
+        if let Some(state) = &mut self.state {
+            return state.reasons(snapshot);
+        }
+        let alone = self.unplaced.iter().flatten().zip(0..);
+        let alone = alone.map(|(it, look)| Reasoned {
+            look,
+            waiting: it.waiting,
+            gangs: 1,
+            reasons: it.reasons.clone(),
+        });
+        alone.collect()
+    }
+
+    /// What a waiting gang looks like, as [`Reasoned::look`] numbers it.
+    #[must_use]
+    pub fn look(&self, gang: GangId) -> Option<u32> {
+        self.state.as_ref()?.look(self.tables.waits(gang)?)
+    }
+
+    /// Where a placement is in the table of the snapshot.
+    #[must_use]
+    pub fn holds(&self, gang: GangId, epoch: Epoch) -> Option<HeldIx> {
+        self.tables.holds(gang, epoch)
     }
 
     /// Why a gang waits on, with its position, from 1; `None` when it is placed or does not wait.

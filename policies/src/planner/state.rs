@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use meridian_api::ids::GangId;
 use meridian_api::units::Resources;
 
+use super::Reasoned;
 use super::ages::Ages;
 use super::change::Tables;
 use super::lines::{Apart, Lines, Walk};
@@ -311,6 +312,54 @@ impl State {
         let unplaced = causes::explain(&mut round, &left);
         self.kept = Some(round.into_kept());
         unplaced
+    }
+
+    /// Says why gangs wait on that the last round left: once for all that look alike, apart from
+    /// those of whom more is to be said.
+    pub(super) fn reasons(&mut self, snapshot: &Snapshot) -> Vec<Reasoned> {
+        let Some(kept) = self.kept.take() else {
+            return Vec::new();
+        };
+        let mut round = kept.into_round(snapshot);
+        let owners = round.slots.iter().flatten().map(|slot| slot.owner);
+        let mut apart: BTreeSet<WaitingIx> = owners.collect();
+        apart.extend(round.preemptions.waiting_for_room());
+        let placed = |ix: WaitingIx| {
+            self.pending
+                .contains_key(&snapshot.waiting[ix.index()].gang)
+        };
+        let mut rows: Vec<(u32, WaitingIx, usize)> = Vec::new();
+        for look in (0..).take(self.lines.looks()) {
+            let alike = self.lines.alike(look);
+            let Some(first) = alike.first() else { continue };
+            let limits_jobs = round.ledger.limits_jobs(round.gang(*first).tenant);
+            let left = alike.iter().copied().filter(|ix| !placed(*ix));
+            if limits_jobs {
+                rows.extend(left.map(|ix| (look, ix, 1)));
+                continue;
+            }
+            let is_apart = |ix: &WaitingIx| apart.contains(ix);
+            let (own, rest): (Vec<_>, Vec<_>) = left.partition(is_apart);
+            rows.extend(rest.first().map(|ix| (look, *ix, rest.len())));
+            rows.extend(own.into_iter().map(|ix| (look, ix, 1)));
+        }
+        let ones: Vec<WaitingIx> = rows.iter().map(|(_, ix, _)| *ix).collect();
+        let reasons = causes::reasons(&mut round, &ones);
+        self.kept = Some(round.into_kept());
+        let rows = rows.into_iter().zip(reasons);
+        let rows = rows.map(|((look, waiting, gangs), reasons)| Reasoned {
+            look,
+            waiting,
+            gangs,
+            reasons,
+        });
+        rows.collect()
+    }
+
+    /// What a gang of the table looks like.
+    pub(super) fn look(&self, ix: WaitingIx) -> Option<u32> {
+        let kinds = &self.kept.as_ref()?.prepared.kinds;
+        kinds.all().get(ix.index()).copied()
     }
 
     pub(super) fn entries(&self) -> &Entries {

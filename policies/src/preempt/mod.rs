@@ -24,6 +24,7 @@ mod room;
 mod rounds;
 mod rules;
 mod search;
+mod stands;
 pub mod words;
 
 use meridian_api::units::{Millis, Resources};
@@ -134,6 +135,9 @@ impl Quest<'_> {
                 continue;
             }
             let asker = Asker::new(snapshot, gang, is_owner, self.aim);
+            if !round.may_yield(&asker, pool) {
+                continue;
+            }
             for price in [Price::Moved, Price::Stopped] {
                 let most = best.as_ref().map(|best| best.cost);
                 match self.offer(round, &asker, (pool, preference), price, most) {

@@ -12,6 +12,7 @@ use super::candidates::{Candidates, Moved};
 use super::holds::{self, Kept};
 use super::moves::{Movers, Price};
 use super::rules::{Aim, Asker, budgets};
+use super::stands::{Stands, stands_in};
 use super::{QUOTA_STEPS, given_up, plan};
 use crate::candidates::{is_open, preference};
 use crate::decide::Round;
@@ -89,7 +90,7 @@ pub(crate) struct Preemptions {
     movers_to: BTreeMap<HoldIx, HeldIx>,
     /// Placements that make room already.
     taken: Vec<bool>,
-    by_pool: Option<Vec<Vec<HeldIx>>>,
+    stands: Option<Vec<Stands>>,
     /// Who may go on elsewhere; made when it is asked for.
     pub(super) movers: Option<Movers>,
     candidates: BTreeMap<(Kind, PoolIx), Arc<Candidates>>,
@@ -177,17 +178,6 @@ fn is_counted_with(snapshot: &Snapshot, a: Place, b: Place) -> bool {
     measures.any(|measure| measure.counts(a) && measure.counts(b))
 }
 
-fn by_pool(snapshot: &Snapshot) -> Vec<Vec<HeldIx>> {
-    let mut by_pool = vec![Vec::new(); snapshot.pools.len()];
-    for (held, ix) in snapshot.held.iter().zip((0..).map(HeldIx)) {
-        let list = held.pool.and_then(|pool| by_pool.get_mut(pool.index()));
-        if let Some(list) = list {
-            list.push(ix);
-        }
-    }
-    by_pool
-}
-
 impl<'a> Round<'a> {
     /// Quota once everybody has gone who leaves for a gang. Only who makes others go may count on
     /// it: what is placed must fit beside them, for they are spared when the gang does not want
@@ -226,6 +216,14 @@ impl<'a> Round<'a> {
 }
 
 impl Round<'_> {
+    /// False when no rule lets the gang take anything in the pool.
+    pub(super) fn may_yield(&mut self, asker: &Asker<'_>, pool: PoolIx) -> bool {
+        let snapshot = self.snapshot;
+        let stands = &mut self.preemptions.stands;
+        let stands = stands.get_or_insert_with(|| stands_in(snapshot));
+        stands[pool.index()].may_yield(asker)
+    }
+
     /// Placements of a pool that the gang may take.
     pub(super) fn candidates(
         &mut self,
@@ -246,9 +244,16 @@ impl Round<'_> {
         if let Some(known) = self.preemptions.candidates.get(&key) {
             return Arc::clone(known);
         }
+        if price == Price::Moved && asker.aim == Aim::Take {
+            let stopped = self.candidates(asker, pool, Price::Stopped);
+            // They are the same, and only cost less.
+            if stopped.is_empty() {
+                return stopped;
+            }
+        }
         let own = &mut self.preemptions;
-        let by_pool = own.by_pool.get_or_insert_with(|| by_pool(snapshot));
-        let free = by_pool[pool.index()].iter().copied();
+        let stands = own.stands.get_or_insert_with(|| stands_in(snapshot));
+        let free = stands[pool.index()].held.iter().copied();
         let free: Vec<HeldIx> = free.filter(|ix| !own.taken[ix.index()]).collect();
         let moves = self.who_moves(&free, price);
         let own = &mut self.preemptions;
@@ -266,7 +271,7 @@ impl Round<'_> {
         let mut all: Vec<(u128, Victim)> = Vec::new();
         for pool in pools {
             let stands = snapshot.place(&snapshot.pools[pool.index()]);
-            if !is_counted_with(snapshot, place, stands) {
+            if !is_counted_with(snapshot, place, stands) || !self.may_yield(asker, pool) {
                 continue;
             }
             for it in self.candidates(asker, pool, Price::Stopped).whole() {

@@ -312,7 +312,7 @@ proptest! {
     fn whoever_follows_is_where_the_fleet_is(
         snapshots in vec(random::snapshot(), 2..4), seeds in vec(any::<u64>(), 6),
     ) {
-        let mut planner = Planner::new(snapshots[0].clone());
+        let mut planner = Planner::new(mixed(&snapshots, 0));
         for seed in seeds {
             let next = mixed(&snapshots, seed);
             planner.follow(next.clone());
@@ -343,12 +343,16 @@ fn mixed(snapshots: &[Snapshot], seed: u64) -> Snapshot {
             }
         }
     }
-    if mixed.selectors.is_empty() && mixed.overflowed.is_empty() && mixed.holds.is_empty() {
-        mixed.waiting.retain(|_| picks());
-        mixed.held.retain(|_| picks());
-        mixed.movable.clear();
-    }
+    // What names rows of these is followed in `preemption_rounds`.
+    mixed.selectors.clear();
+    mixed.overflowed.clear();
+    mixed.movable.clear();
+    mixed.holds.clear();
+    mixed.waiting.retain(|_| picks());
+    mixed.held.retain(|_| picks());
+    mixed.held.sort_by_key(|row| (row.gang, row.epoch));
     mixed.held.dedup_by_key(|row| (row.gang, row.epoch));
+    mixed.waiting.sort_by_key(|row| row.gang);
     mixed.waiting.dedup_by_key(|row| row.gang);
     mixed.now = UnixMillis(mixed.now.0 + i64::try_from(seed % 4).expect("small") * 700_000);
     mixed

@@ -10,8 +10,10 @@ use meridian_api::ids::GangId;
 use meridian_api::reasons::Reason;
 use meridian_api::units::{MilliGpus, Millis, UnixMillis};
 use meridian_policies::model::{
-    Held, HeldIx, Hold, HoldIx, Lapse, Movable, Placed, Plan, Preemption, Stage, Standing,
+    ClassIx, Held, Hold, HoldIx, Lapse, Placed, Plan, Preemption, Stage, Standing, Tenant,
+    TenantIx, Waiting,
 };
+use meridian_policies::planner::Change;
 
 use super::{AGAIN, Checks, Engine, EngineError, Place, Running};
 use crate::room::Seat;
@@ -19,76 +21,87 @@ use crate::world::Gangs;
 
 impl Engine<'_> {
     pub(super) fn round(&mut self, at: UnixMillis) -> Result<(), EngineError> {
-        self.snapshot.now = at;
-        self.snapshot.revision.0 += 1;
-        self.snapshot.seed = self.snapshot.revision.0;
-        for (tenant, history) in self.snapshot.tenants.iter_mut().zip(&self.histories) {
-            tenant.history = history.average(at);
-        }
-        if self.shielded_until.is_some_and(|until| until <= at) {
-            let next = self.world.shield(&mut self.snapshot.classes, at);
-            self.shielded_until = Some(next);
-        }
+        self.tell(Change::Clock(at));
+        self.tell_tenants(at);
+        self.tell_rules(at);
+        self.tell_room();
         if self.preempts {
             self.show_standing(at);
         }
-        let plan = meridian_policies::decide(&self.snapshot);
+        let plan = self.planner.round().clone();
         if self.options.checks == Checks::EachPlan {
-            let found = meridian_policies::check(&self.snapshot, &plan);
-            if let Some(violation) = found.into_iter().next() {
-                return Err(EngineError::Violation { at, violation });
-            }
+            self.check(at)?;
         }
         self.outcome.rounds += 1;
         self.next_round = at.after(self.options.round_every);
         self.due = false;
         self.note_refusals(&plan);
-        for regraded in &plan.regraded {
-            self.snapshot.held[regraded.held.index()]
-                .rows
-                .clone_from(&regraded.rows);
-        }
         self.carry_out(&plan, at)?;
-        if !plan.placements.is_empty() {
-            let mut stays = vec![true; self.snapshot.waiting.len()];
-            for placed in &plan.placements {
-                stays[placed.waiting.index()] = false;
-            }
-            let mut stays = stays.into_iter();
-            self.snapshot
-                .waiting
-                .retain(|_| stays.next().unwrap_or(true));
+        self.tell_outcome(&plan);
+        Ok(())
+    }
+
+    fn check(&mut self, at: UnixMillis) -> Result<(), EngineError> {
+        let plan = self.planner.plan();
+        let snapshot = self.planner.snapshot();
+        let found = meridian_policies::check(snapshot, &plan);
+        if let Some(violation) = found.into_iter().next() {
+            return Err(EngineError::Violation { at, violation });
+        }
+        if plan != meridian_policies::decide(snapshot) {
+            return Err(EngineError::NotAlone { at });
         }
         Ok(())
     }
 
-    /// Shows on which hosts work stands, what it has saved, and what is held for whom.
-    fn show_standing(&mut self, at: UnixMillis) {
-        self.room.show_hosts(&mut self.snapshot.hosts);
-        self.yielding.show(&mut self.snapshot);
-        for held in &mut self.snapshot.held {
-            let kind = self.gangs.kind(Gangs::ordinal(held.gang));
-            let whole = |every: Millis| {
-                let ran = at.since(held.since).0;
-                held.since.after(Millis(ran - ran % every.0.max(1)))
-            };
-            held.standing.saved = kind.checkpoint.map(whole);
+    /// What tenants have held, and what they lost to others lately.
+    fn tell_tenants(&mut self, at: UnixMillis) {
+        let tenants = self.histories.len();
+        let lost = self.yielding.lost(tenants, at);
+        for (ix, lost) in (0..).map(TenantIx).zip(lost) {
+            let row = &self.planner.snapshot().tenants[ix.index()];
+            let history = self.histories[ix.index()].average(at);
+            if (row.history, row.lost) != (history, lost) {
+                let row = Tenant {
+                    history,
+                    lost,
+                    ..row.clone()
+                };
+                self.tell(Change::Tenant(ix, Box::new(row)));
+            }
         }
-        self.show_movable();
     }
 
-    /// Shows what else those ask for who save their work and come back: they may go on elsewhere.
-    fn show_movable(&mut self) {
-        self.snapshot.movable.clear();
-        for (held, ix) in self.snapshot.held.iter().zip((0..).map(HeldIx)) {
-            let gang = Gangs::ordinal(held.gang);
-            let kind = self.gangs.kind(gang);
-            let class = &self.snapshot.classes[held.class.index()];
-            if kind.checkpoint.is_some() && class.rule.comes_back() {
-                let epoch = held.epoch.next(self.snapshot.store_generation);
-                let gang = self.gangs.waiting(gang, epoch.unwrap_or(held.epoch));
-                self.snapshot.movable.push(Movable { held: ix, gang });
-            }
+    /// Classes whose windows have opened or shut.
+    fn tell_rules(&mut self, at: UnixMillis) {
+        if self.shielded_until.is_none_or(|until| at < until) {
+            return;
+        }
+        let mut classes = self.planner.snapshot().classes.clone();
+        self.shielded_until = Some(self.world.shield(&mut classes, at));
+        for (class, ix) in classes.into_iter().zip((0..).map(ClassIx)) {
+            self.tell(Change::Rule(ix, class.rule));
+        }
+    }
+
+    /// Shows what work has saved, what is held and for whom.
+    fn show_standing(&mut self, at: UnixMillis) {
+        let (places, gangs) = (&self.places, self.gangs);
+        self.planner.stand(|gang, standing| {
+            let gang = Gangs::ordinal(gang);
+            let Place::Running(running) = &places[gang as usize] else {
+                return;
+            };
+            let whole = |every: Millis| {
+                let ran = at.since(running.since).0;
+                running.since.after(Millis(ran - ran % every.0.max(1)))
+            };
+            standing.saved = gangs.kind(gang).checkpoint.map(whole);
+        });
+        let (planner, epochs) = (&self.planner, &self.epochs);
+        let find = |gang: u32| planner.holds(Gangs::id(gang), epochs[gang as usize]?);
+        if let Some(holds) = self.yielding.show(find) {
+            self.tell(Change::Holds(holds));
         }
     }
 
@@ -97,7 +110,8 @@ impl Engine<'_> {
         let lapsed: BTreeMap<HoldIx, Lapse> =
             plan.lapsed.iter().map(|it| (it.hold, it.why)).collect();
         let mut placements = plan.placements.iter().zip(0_u32..).peekable();
-        let holds: Vec<_> = self.snapshot.holds.iter().map(|hold| hold.gang).collect();
+        let holds = &self.planner.snapshot().holds;
+        let holds: Vec<_> = holds.iter().map(|hold| hold.gang).collect();
         for (gang, ix) in holds.into_iter().zip((0..).map(HoldIx)) {
             match lapsed.get(&ix) {
                 Some(Lapse::PlacedElsewhere) => {}
@@ -105,7 +119,7 @@ impl Engine<'_> {
                     self.end_hold(gang);
                 }
                 None => {
-                    let waiting = &self.snapshot.waiting;
+                    let waiting = &self.planner.snapshot().waiting;
                     let is_its = |placed: &Placed| waiting[placed.waiting.index()].gang == gang;
                     if let Some((placed, _)) = placements.next_if(|(placed, _)| is_its(placed)) {
                         self.start(placed, at)?;
@@ -123,67 +137,104 @@ impl Engine<'_> {
         for made in made {
             self.make_room(made);
         }
-        // Only now: the plan names placements by their row before it.
-        for started in std::mem::take(&mut self.started) {
-            let held = &mut self.snapshot.held;
-            let place = held.partition_point(|held| held.gang < started.gang);
-            held.insert(place, started);
-        }
         Ok(())
     }
 
+    /// Tells the planner what the plan has come to. Only now: the plan names rows as they were.
+    fn tell_outcome(&mut self, plan: &Plan) {
+        let held = &self.planner.snapshot().held;
+        let regraded = plan.regraded.iter().map(|it| {
+            let row = &held[it.held.index()];
+            Change::Regraded(row.gang, row.epoch, it.rows.clone())
+        });
+        let mut changes: Vec<Change> = regraded.collect();
+        for held in std::mem::take(&mut self.started) {
+            let (id, epoch) = (held.gang, held.epoch);
+            let movable = self.movable(&held);
+            changes.push(Change::Left(id));
+            changes.push(Change::Appeared(Box::new(held)));
+            changes.extend(movable.map(|row| Change::Movable(id, epoch, Box::new(row))));
+        }
+        changes.into_iter().for_each(|change| self.tell(change));
+        let stages = std::mem::take(&mut self.stages);
+        if !stages.is_empty() {
+            self.planner.stand(|gang, standing| {
+                standing.stage = stages.get(&gang).copied().unwrap_or(standing.stage);
+            });
+        }
+    }
+
+    /// What a placement asks for that saves its work and comes back: it may go on elsewhere.
+    fn movable(&self, held: &Held) -> Option<Waiting> {
+        let gang = Gangs::ordinal(held.gang);
+        let saves = self.gangs.kind(gang).checkpoint.is_some();
+        let class = &self.world.empty.classes[held.class.index()];
+        (self.preempts && saves && class.rule.comes_back()).then(|| {
+            let epoch = held.epoch.next(self.world.empty.store_generation);
+            self.gangs.waiting(gang, epoch.unwrap_or(held.epoch))
+        })
+    }
+
     fn make_room(&mut self, made: &Preemption) {
-        self.yielding.leave(&self.snapshot, made);
-        for hold in made.holds(&self.snapshot) {
+        let snapshot = self.planner.snapshot();
+        self.yielding.leave(snapshot, made);
+        for hold in made.holds(snapshot) {
             let pool = hold.pool.unwrap_or(made.pool);
             let room = self.room.keep(pool, &hold.room, Gangs::ordinal(hold.gang));
             self.yielding.hold(Hold { room, ..hold });
         }
         for victim in &made.victims {
-            self.snapshot.held[victim.held.index()].standing.stage = Stage::Draining;
+            let gang = snapshot.held[victim.held.index()].gang;
+            self.stages.insert(gang, Stage::Draining);
         }
     }
 
     /// What was held for a gang is there for others; who has not left for it goes on.
     fn end_hold(&mut self, gang: GangId) {
         for spared in self.yielding.end(gang) {
-            let id = Gangs::id(spared);
-            let held = &mut self.snapshot.held;
-            if let Ok(row) = held.binary_search_by_key(&id, |held| held.gang) {
-                held[row].standing.stage = Stage::Running;
-            }
+            self.stages.insert(Gangs::id(spared), Stage::Running);
         }
         self.room.give_up(Gangs::ordinal(gang));
         self.freed();
     }
 
+    /// Notes what was refused: once for all gangs that look alike.
     fn note_refusals(&mut self, plan: &Plan) {
         self.outcome.meters.clear_blocked();
         self.refused.clear();
         let mut may_change = false;
-        for unplaced in &plan.unplaced {
-            let row = &self.snapshot.waiting[unplaced.waiting.index()];
-            let gang = Gangs::ordinal(row.gang);
-            let first = unplaced.reasons.first().map(|cause| cause.reason);
+        for row in self.planner.reasons() {
+            let gang = &self.planner.snapshot().waiting[row.waiting.index()];
+            let first = row.reasons.first().map(|cause| cause.reason);
             let reason = first.unwrap_or(Reason::PendingEvaluation);
             may_change |= reason != Reason::NeverPlaceable;
-            let kind = self.gangs.list[gang as usize].kind;
             if reason == Reason::PendingEvaluation && !plan.placements.is_empty() {
                 // What was kept for others came free in this very round, after its turn.
                 self.due = true;
             } else if reason != Reason::WaitingForPreemption {
                 // Where room is made for one, another of its kind may be as lucky.
-                self.refused.insert(kind, reason);
-            }
-            let run = &mut self.outcome.runs[gang as usize];
-            run.reason = Some(reason);
-            if run.started.is_none() {
-                run.told = run.told.or(unplaced.start);
+                self.refused.insert(row.look, reason);
             }
             let meters = &mut self.outcome.meters;
-            meters.block(reason, row.tenant, row.job_gpus);
+            meters.block(reason, gang.tenant, gang.job_gpus, row.gangs as u64);
         }
-        self.again = (self.preempts && may_change).then(|| self.snapshot.now.after(AGAIN));
+        self.again =
+            (self.preempts && may_change).then(|| self.planner.snapshot().now.after(AGAIN));
+        if std::mem::take(&mut self.is_new) {
+            self.note_estimates();
+        }
+    }
+
+    /// Notes what those are told who are refused for the first time.
+    fn note_estimates(&mut self) {
+        let told = self.planner.unplaced().iter();
+        let told: Vec<_> = told.map(|it| (it.waiting, it.start)).collect();
+        for (waiting, start) in told {
+            let gang = Gangs::ordinal(self.planner.snapshot().waiting[waiting.index()].gang);
+            if !std::mem::replace(&mut self.known[gang as usize], true) {
+                self.outcome.runs[gang as usize].told = start;
+            }
+        }
     }
 
     /// What preemption needs to know of a gang that starts on `seats`.
@@ -206,22 +257,21 @@ impl Engine<'_> {
     }
 
     fn start(&mut self, placed: &Placed, at: UnixMillis) -> Result<(), EngineError> {
-        let row = &self.snapshot.waiting[placed.waiting.index()];
+        let row = &self.planner.snapshot().waiting[placed.waiting.index()];
         let (id, epoch) = (row.gang, row.next_epoch);
         let gang = Gangs::ordinal(id);
         let pool = placed.pool.index();
         let kind = self.gangs.kind(gang);
-        let rows = &mut self.snapshot.pools[pool].shapes;
         let seats = self
             .room
-            .place(pool, rows, gang, &kind.shape, &placed.takes)
+            .place(pool, gang, &kind.shape, &placed.takes)
             .map_err(|source| EngineError::NotThere { at, source })?;
-        self.touched[pool] = true;
+        self.touch(pool);
         if self.yielding.is_held_for(id) {
             self.end_hold(id);
         }
         let standing = self.standing(gang, placed, &seats, at);
-        let source = &self.snapshot.pools[pool];
+        let source = &self.world.empty.pools[pool];
         let (cluster, flavor) = (source.cluster, source.flavor);
         let held = Held {
             gang: id,
