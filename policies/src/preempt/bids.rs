@@ -11,11 +11,13 @@ use super::candidates::Candidates;
 use super::ground::{self, Ground};
 use super::room::{Assigned, assign};
 use super::search::{Area, Search};
+use super::stands::name_of;
 use crate::candidates::Preference;
 use crate::decide::Round;
 use crate::fit::fit;
 use crate::model::{
-    GangShape, HoldRoom, HostIx, Leaves, Pool, PoolIx, Shape, Take, Victim, WaitingIx, Yield,
+    GangShape, HoldRoom, HostIx, Leaves, Pool, PoolIx, Shape, Snapshot, Take, Victim, WaitingIx,
+    Yield,
 };
 use crate::pick::Scope;
 use crate::slots::Mask;
@@ -49,8 +51,9 @@ impl Bid {
     }
 
     /// Its victims have changed, or what they cost.
-    pub(super) fn add_up(&mut self) {
-        self.victims.sort_by_key(|victim| victim.held);
+    pub(super) fn add_up(&mut self, snapshot: &Snapshot) {
+        let name = |victim: &Victim| name_of(snapshot, victim.held);
+        self.victims.sort_by_key(name);
         let costs = self.victims.iter().map(|victim| victim.cost);
         self.cost = costs.fold(0, u64::saturating_add);
     }
@@ -100,7 +103,7 @@ pub(super) fn bid(
             takes,
             victims,
         };
-        bid.add_up();
+        bid.add_up(snapshot);
         if best.as_ref().is_none_or(|best| bid.key() < best.key()) {
             best = Some(bid);
         }
@@ -205,12 +208,10 @@ fn reprieve(ground: &mut Ground<'_>, assigned: &Assigned) {
     }
 }
 
-/// Everybody who was asked something, by placement.
+/// Everybody who was asked something, by name, as candidates are.
 fn victims(ground: &Ground<'_>, assigned: &Assigned) -> Vec<Victim> {
     let asked = (0..ground.candidates.len()).filter(|ix| ground.is_asked(*ix));
-    let mut victims: Vec<Victim> = asked.map(|ix| victim(ground, ix, assigned)).collect();
-    victims.sort_by_key(|victim| victim.held);
-    victims
+    asked.map(|ix| victim(ground, ix, assigned)).collect()
 }
 
 fn victim(ground: &Ground<'_>, candidate: usize, assigned: &Assigned) -> Victim {

@@ -317,7 +317,7 @@ impl Quest<'_> {
             needed
         });
         bid.victims.extend(added);
-        bid.add_up();
+        bid.add_up(snapshot);
         true
     }
 }

@@ -260,7 +260,7 @@ impl Quest<'_> {
             victim.does = Yield::Move(next);
             moved += 1;
         }
-        bid.add_up();
+        bid.add_up(snapshot);
         as_priced
     }
 

@@ -12,7 +12,7 @@ use super::candidates::{Candidates, Moved};
 use super::holds::{self, Kept};
 use super::moves::{Movers, Price};
 use super::rules::{Aim, Asker, budgets};
-use super::stands::{Stands, stands_in};
+use super::stands::{Stands, name_of, stands_in};
 use super::{QUOTA_STEPS, given_up, plan};
 use crate::candidates::{is_open, preference};
 use crate::decide::Round;
@@ -289,7 +289,7 @@ impl Round<'_> {
                 all.push((density, victim));
             }
         }
-        all.sort_by_key(|(density, victim)| (*density, victim.held));
+        all.sort_by_key(|(density, victim)| (*density, name_of(snapshot, victim.held)));
         let mut of_tenant = vec![0_usize; snapshot.tenants.len()];
         let mut is_among_its_cheapest = |victim: &Victim| {
             let tenant = snapshot.held[victim.held.index()].tenant;

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 
 use meridian_api::units::Resources;
 
-use super::ground::{Ask, Ground, minus, plus};
+use super::ground::{Ask, CandidateIx, Ground, minus, plus};
 
 /// Hosts that may be cleared together, and pods that the others there hold as they are.
 #[derive(Clone, Debug, Default)]
@@ -247,11 +247,10 @@ impl<'g, 'a> Search<'g, 'a> {
         }
     }
 
-    /// Between equals: who need not be stopped, then by placement.
-    fn tie(&self, host: usize, item: &Item) -> (bool, u32) {
+    /// Between equals: who need not be stopped, then by name, as candidates are.
+    fn tie(&self, host: usize, item: &Item) -> (bool, CandidateIx) {
         let candidate = self.ground.hosts[host].seats[item.seat].candidate;
-        let held = self.ground.candidates[candidate].held;
-        (matches!(item.ask, Ask::Go(_)), held.0)
+        (matches!(item.ask, Ask::Go(_)), candidate)
     }
 
     /// Reprieves whoever need not do anything after all, the dearest first.

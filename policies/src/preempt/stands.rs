@@ -3,6 +3,7 @@
 //! Owns a bound that follows from the rules (see `rules`) and is never wrong: whom it refuses, no
 //! rule lets take anything there. Never says who may be taken.
 
+use meridian_api::ids::{Epoch, GangId};
 use meridian_api::kinds::workload_class::Preemption as Manner;
 
 use super::rules::{Aim, Asker};
@@ -62,5 +63,15 @@ pub(super) fn stands_in(snapshot: &Snapshot) -> Vec<Stands> {
             pool.push(snapshot, ix);
         }
     }
+    // Ties end with a name, whatever order the table is in.
+    for pool in &mut stands {
+        pool.held.sort_by_key(|ix| name_of(snapshot, *ix));
+    }
     stands
+}
+
+/// What orders placements: whose it is, and its epoch.
+pub(super) fn name_of(snapshot: &Snapshot, ix: HeldIx) -> (GangId, Epoch) {
+    let held = &snapshot.held[ix.index()];
+    (held.gang, held.epoch)
 }

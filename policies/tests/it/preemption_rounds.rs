@@ -405,8 +405,18 @@ impl World {
         self.planner.follow(snapshot.clone());
         let alone = decide(self.planner.snapshot());
         assert_eq!(self.planner.plan(), alone, "round after round (S27)");
+        let in_order = lines(&render(&snapshot, &plan));
+        let as_told = lines(&render(self.planner.snapshot(), &alone));
+        assert_eq!(as_told, in_order, "whatever order the tables are in");
         self.carry_out(&snapshot, &plan);
     }
+}
+
+/// The lines of a text, in no order.
+fn lines(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
 }
 
 /// A placement with nothing out of the ordinary.
