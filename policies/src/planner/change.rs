@@ -25,8 +25,8 @@ pub enum Change {
     Submitted(Box<Waiting>),
     /// A gang waits no more: it was withdrawn.
     Left(GangId),
-    /// A gang holds the place that the last round gave it: its room is taken with it. Where more
-    /// than room and quota was at stake in that round it has `Left` and `Appeared` instead.
+    /// A gang holds the place that the last round gave it: its room is taken with it. In a pool
+    /// whose hosts are named it has `Left` and `Appeared` instead, and the pool is told apart.
     Started(Box<Held>),
     /// Something holds GPUs that no round of this planner placed. What is free of its pool is told
     /// apart.

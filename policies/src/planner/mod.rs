@@ -182,9 +182,8 @@ impl Planner {
     /// is made, has a row of its own. Takes work for each look, and not for each gang.
     pub fn reasons(&mut self) -> Vec<Reasoned> {
         self.round();
-        let snapshot = &self.tables.snapshot;
         if let Some(state) = &mut self.state {
-            return state.reasons(snapshot);
+            return state.reasons(&self.tables);
         }
         let alone = self.unplaced.iter().flatten().zip(0..);
         let alone = alone.map(|(it, look)| Reasoned {

@@ -316,33 +316,40 @@ impl State {
 
     /// Says why gangs wait on that the last round left: once for all that look alike, apart from
     /// those of whom more is to be said.
-    pub(super) fn reasons(&mut self, snapshot: &Snapshot) -> Vec<Reasoned> {
+    pub(super) fn reasons(&mut self, tables: &Tables) -> Vec<Reasoned> {
+        let snapshot = &tables.snapshot;
         let Some(kept) = self.kept.take() else {
             return Vec::new();
         };
         let mut round = kept.into_round(snapshot);
+        // Who was placed in the second turn is in its line still.
+        let placed = self.pending.iter().filter(|(_, taken)| !taken.is_out);
+        let placed = placed.filter_map(|(gang, _)| tables.waits(*gang));
+        let placed: BTreeSet<WaitingIx> = placed.collect();
         let owners = round.slots.iter().flatten().map(|slot| slot.owner);
         let mut apart: BTreeSet<WaitingIx> = owners.collect();
         apart.extend(round.preemptions.waiting_for_room());
-        let placed = |ix: WaitingIx| {
-            self.pending
-                .contains_key(&snapshot.waiting[ix.index()].gang)
-        };
-        let mut rows: Vec<(u32, WaitingIx, usize)> = Vec::new();
-        for look in (0..).take(self.lines.looks()) {
-            let alike = self.lines.alike(look);
-            let Some(first) = alike.first() else { continue };
-            let limits_jobs = round.ledger.limits_jobs(round.gang(*first).tenant);
-            let left = alike.iter().copied().filter(|ix| !placed(*ix));
-            if limits_jobs {
-                rows.extend(left.map(|ix| (look, ix, 1)));
-                continue;
+        let looks = || (0..).take(self.lines.looks());
+        for alike in looks().map(|look| self.lines.alike(look)) {
+            let tenant = alike.first().map(|ix| round.gang(*ix).tenant);
+            if tenant.is_some_and(|tenant| round.ledger.limits_jobs(tenant)) {
+                apart.extend(alike);
             }
-            let is_apart = |ix: &WaitingIx| apart.contains(ix);
-            let (own, rest): (Vec<_>, Vec<_>) = left.partition(is_apart);
-            rows.extend(rest.first().map(|ix| (look, *ix, rest.len())));
-            rows.extend(own.into_iter().map(|ix| (look, ix, 1)));
         }
+        apart.retain(|ix| !placed.contains(ix));
+        let mut others = vec![0_usize; self.lines.looks()];
+        for ix in apart.iter().chain(&placed) {
+            others[round.kinds.look(*ix)] += 1;
+        }
+        let mut rows: Vec<(u32, WaitingIx, usize)> = Vec::new();
+        for (look, others) in looks().zip(others) {
+            let alike = self.lines.alike(look);
+            let mut left = alike.iter().filter(|ix| !placed.contains(ix));
+            let one = left.find(|ix| !apart.contains(ix));
+            rows.extend(one.map(|ix| (look, *ix, alike.len() - others)));
+        }
+        let own = apart.iter();
+        rows.extend(own.map(|ix| (round.kinds.all()[ix.index()], *ix, 1)));
         let ones: Vec<WaitingIx> = rows.iter().map(|(_, ix, _)| *ix).collect();
         let reasons = causes::reasons(&mut round, &ones);
         self.kept = Some(round.into_kept());

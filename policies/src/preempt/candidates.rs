@@ -96,11 +96,6 @@ impl Candidates {
         all
     }
 
-    /// True when there is nobody that may be taken.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
     /// The least that it can cost to free what is missing; `None` when all of them together do
     /// not free enough.
     pub(crate) fn bound(&self, need: MilliGpus, free: MilliGpus) -> Option<u64> {

@@ -167,8 +167,15 @@ impl Quest<'_> {
         most: Option<u64>,
     ) -> Offer {
         let snapshot = round.snapshot;
-        let candidates = round.candidates(asker, pool, price);
         let spare = round.pools[pool.index()].free;
+        if self.aim == Aim::Take {
+            // They free as much whatever it costs, so that is asked before who could go on where.
+            let stopped = round.candidates(asker, pool, Price::Stopped);
+            if stopped.bound(self.need.gpus, spare).is_none() {
+                return Offer::None;
+            }
+        }
+        let candidates = round.candidates(asker, pool, price);
         let bound = candidates.bound(self.need.gpus, spare);
         if bound.is_none_or(|bound| most.is_some_and(|most| most < bound)) {
             return Offer::None;

@@ -5,6 +5,7 @@
 //! for it, as the room that it makes is for the gang. Never makes anybody go who would not have to
 //! go anyway.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::bids::Bid;
@@ -119,8 +120,7 @@ impl Round<'_> {
             let kind = movers.kinds[row];
             let known = movers.fits[kind].or((movers.tried >= TRIED).then_some(false));
             let fits = known.unwrap_or_else(|| {
-                let row = &self.snapshot.movable[row];
-                let fits = self.next_place(row, 0, &Rooms::new(), |_| true).is_some();
+                let fits = self.fits_elsewhere(&self.snapshot.movable[row]);
                 let movers = self.movers();
                 movers.tried += 1;
                 movers.fits[kind] = Some(fits);
@@ -158,6 +158,20 @@ impl Round<'_> {
         pools
     }
 
+    /// True when there is room in some pool, as it is now, for a placement that goes on elsewhere.
+    fn fits_elsewhere(&self, row: &Movable) -> bool {
+        let (snapshot, gang) = (self.snapshot, &row.gang);
+        let pods = gang.shape.most();
+        let need = gang.shape.gpus(&pods);
+        let fits = |pool: PoolIx| {
+            let levels = &snapshot.pools[pool.index()].levels;
+            let state = &self.pools[pool.index()];
+            state.free >= need && fit(levels, state.rows(), &gang.shape, &pods).is_some()
+        };
+        let mut pools = self.next_pools(row).into_iter();
+        !choice(snapshot, gang).minds_others() && pools.any(|(_, pool)| fits(pool))
+    }
+
     /// The best place for a placement that goes on elsewhere, and what is left of its pool then.
     /// It leaves the slots of `mask` alone. A gang for which it matters where others stand is not
     /// moved.
@@ -173,17 +187,19 @@ impl Round<'_> {
             return None;
         }
         let pods = gang.shape.most();
-        let mut best: Option<(Likes, Fit, PoolIx, Vec<Shape>)> = None;
+        let need = gang.shape.gpus(&pods);
+        let mut best: Option<(Likes, Fit, PoolIx, Cow<'_, [Shape]>)> = None;
         for (likes, pool) in self.next_pools(row) {
             if best.as_ref().is_some_and(|best| best.0 < likes) {
                 break;
             }
-            if !allowed(pool) {
+            // What is left of a pool is never more than it has.
+            if self.pools[pool.index()].free < need || !allowed(pool) {
                 continue;
             }
             let rows = match rooms.get(&pool) {
-                Some(left) => left.clone(),
-                None => self.seen(pool, mask).into_owned(),
+                Some(left) => Cow::Borrowed(left.as_slice()),
+                None => self.seen(pool, mask),
             };
             let levels = &snapshot.pools[pool.index()].levels;
             let Some(found) = fit(levels, &rows, &gang.shape, &pods) else {
@@ -197,7 +213,8 @@ impl Round<'_> {
                 best = Some((likes, found, pool, rows));
             }
         }
-        let (_, found, pool, mut rows) = best?;
+        let (_, found, pool, rows) = best?;
+        let mut rows = rows.into_owned();
         let nobody = Ground::new(snapshot);
         let assigned = assign(&nobody, &[], &rows, &gang.shape, &found.takes)?;
         let room = assigned.room(&nobody, &[]);

@@ -244,13 +244,6 @@ impl Round<'_> {
         if let Some(known) = self.preemptions.candidates.get(&key) {
             return Arc::clone(known);
         }
-        if price == Price::Moved && asker.aim == Aim::Take {
-            let stopped = self.candidates(asker, pool, Price::Stopped);
-            // They are the same, and only cost less.
-            if stopped.is_empty() {
-                return stopped;
-            }
-        }
         let own = &mut self.preemptions;
         let stands = own.stands.get_or_insert_with(|| stands_in(snapshot));
         let free = stands[pool.index()].held.iter().copied();
