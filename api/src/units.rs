@@ -225,6 +225,9 @@ impl Resources {
     /// How many times `request` fits in this much; `u64::MAX` for an empty request.
     #[must_use]
     pub fn times(self, request: Self) -> u64 {
+        if !self.covers(request) {
+            return 0;
+        }
         let times = |have: u64, want: u64| have.checked_div(want).unwrap_or(u64::MAX);
         times(self.gpus.0, request.gpus.0)
             .min(times(self.cpu.0, request.cpu.0))

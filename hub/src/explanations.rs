@@ -223,7 +223,7 @@ pub(crate) fn blocker(snapshot: &Snapshot, cause: &Cause) -> Blocker {
         need: cause.amounts.map(|amounts| GpuQuantity(amounts.need)),
         free: cause.amounts.map(|amounts| GpuQuantity(amounts.free)),
         limit: cause.amounts.map(|amounts| GpuQuantity(amounts.limit)),
-        message: cause.message.clone(),
+        message: cause.message.to_string(),
     }
 }
 

@@ -3,20 +3,24 @@
 //! Owns the explanation of a round, made at its end from the room and quota that are left, once
 //! for all gangs that are alike. Never changes what was decided.
 
+mod hosts;
 mod quota;
 mod rooms;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use meridian_api::reasons::Reason;
 
 use crate::decide::Round;
 use crate::kinds::Kind;
-use crate::model::{Cause, Estimate, Reasons, Shared, Unplaced, WaitingIx};
+use crate::model::{Cause, Estimate, Reasons, Shared, Unplaced, WaitingIx, Words};
+use crate::names::Names;
 use crate::quota::Reach;
 use crate::slots::Mask;
 use crate::starts::Starts;
 
+pub(crate) use quota::OverQuota;
 use quota::{Families, job_limit, kept_quota, per_job};
 use rooms::Rooms;
 
@@ -98,6 +102,19 @@ fn sorted(causes: impl Iterator<Item = Shared<Cause>>) -> Reasons {
     causes.into()
 }
 
+/// The causes sorted. Most differ in reason or place, which are compared beside the causes: these
+/// are all over memory.
+fn in_order(causes: Vec<Shared<Cause>>) -> Vec<Shared<Cause>> {
+    let place = |it: Option<u32>| it.map_or(0, |it| u64::from(it) + 1);
+    let key = |it: &Cause| {
+        let cluster = place(it.cluster.map(|ix| ix.0));
+        (it.reason, cluster, place(it.flavor.map(|ix| ix.0)))
+    };
+    let mut keyed: Vec<_> = causes.into_iter().map(|it| (key(&it), it)).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, cause)| cause).collect()
+}
+
 /// What is said of all gangs that look alike.
 struct Said {
     reasons: Reasons,
@@ -123,14 +140,15 @@ impl Known {
     fn new(round: &Round<'_>) -> Self {
         let suspended = plain(Reason::Suspended, "suspended by a person".to_owned());
         let looks = round.kinds.looks().len();
+        let names = Arc::new(Names::new(round.snapshot));
         Self {
             said: (0..looks).map(|_| None).collect(),
             suspended: vec![suspended.into()].into(),
             by_look: vec![None; looks],
             by_kind: BTreeMap::new(),
             by_ask: BTreeMap::new(),
-            rooms: Rooms::new(round.snapshot),
-            families: Families::new(&round.snapshot.tenants),
+            rooms: Rooms::new(round.snapshot, Arc::clone(&names)),
+            families: Families::new(&round.snapshot.tenants, names),
         }
     }
 
@@ -167,8 +185,7 @@ impl Known {
         let rooms = &mut self.rooms;
         let places = self.by_ask.entry(ask);
         let places = places.or_insert_with(|| {
-            let mut places = rooms.of_places(round, ix, mask);
-            places.sort();
+            let mut places = in_order(rooms.of_places(round, ix, mask));
             places.dedup();
             places.into()
         });
@@ -197,12 +214,12 @@ impl Known {
     }
 }
 
-fn plain(reason: Reason, message: String) -> Cause {
+fn plain(reason: Reason, message: impl Into<Words>) -> Cause {
     Cause {
         reason,
         cluster: None,
         flavor: None,
         amounts: None,
-        message,
+        message: message.into(),
     }
 }

@@ -22,7 +22,7 @@ use crate::model::{
     HeldIx, Lapsed, Placed, Plan, PoolIx, Preemption, Regraded, Shape, Snapshot, Use, Waiting,
     WaitingIx, Yield,
 };
-use crate::order::{Order, Queue};
+use crate::order::{Order, Queue, Scan};
 use crate::place::Places;
 use crate::pools::PoolState;
 use crate::preempt::blocks::vacate;
@@ -50,9 +50,10 @@ use crate::slots::{Mask, Near, Searched, Slot, aged, blocked, slots, without};
 #[must_use]
 pub fn decide(snapshot: &Snapshot) -> Plan {
     let present = Present::new(snapshot);
-    let mut round = Round::new(snapshot, &present);
+    let scan = Scan::new(snapshot);
+    let mut round = Round::new(snapshot, &present, &scan);
     let mut shares = Shares::of_present(snapshot, &present);
-    let order = Order::new(snapshot, &round.looks());
+    let order = Order::new(snapshot, &scan, &round.looks());
     let mut placements = round.settle_holds();
     let mut left = vec![true; snapshot.waiting.len()];
     for placed in &placements {
@@ -237,7 +238,7 @@ pub(crate) struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(snapshot: &'a Snapshot, present: &Present) -> Self {
+    fn new(snapshot: &'a Snapshot, present: &Present, scan: &Scan) -> Self {
         let blocks = Blocks::new(snapshot);
         let kinds = Kinds::new(snapshot, &blocks);
         let ledger = Ledger::of_present(snapshot, present);
@@ -250,7 +251,7 @@ impl<'a> Round<'a> {
         };
         let whose = Beneficiaries::new(snapshot);
         let mut round = Self::with(snapshot, blocks, ledger, &whose, prepared);
-        round.keep_slots(aged(snapshot), &mut Searched::default());
+        round.keep_slots(aged(snapshot, scan), &mut Searched::default());
         round
     }
 
@@ -411,6 +412,7 @@ impl<'a> Round<'a> {
             return None;
         };
         self.commit(ix, pool, &pods, &found);
+        self.follow(ix, pool, mask, &found);
         if let Some(hold) = hold {
             self.leave_hold(hold);
             self.places.forget();

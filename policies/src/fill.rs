@@ -6,9 +6,9 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use meridian_api::units::Resources;
+use meridian_api::units::{MilliGpus, Resources};
 
-use crate::pick::{Pick, Picker};
+use crate::pick::{Pick, Picker, Scope, Want};
 use crate::tree::{DomainIx, KindIx, Row, Tree};
 
 /// Hosts of one kind that were decided on, before it is known where they are.
@@ -68,9 +68,25 @@ impl Picker<'_> {
         &mut self,
         domain: DomainIx,
         pods: u32,
-        mut kinds: Vec<(KindIx, u32)>,
+        kinds: Vec<(KindIx, u32)>,
         picks: &mut Vec<Pick>,
     ) {
+        let taken = self.choose(pods, kinds);
+        if self.tree.domain(domain).depth == self.tree.depth() {
+            let pick = |it: Taken| Pick {
+                domain,
+                kind: it.kind,
+                hosts: it.hosts,
+                pods_per_host: it.pods_per_host,
+            };
+            picks.extend(taken.into_iter().map(pick));
+        } else {
+            self.locate(domain, &taken, picks);
+        }
+    }
+
+    /// Hosts of these kinds for all `pods`, which they hold, wherever they are.
+    fn choose(&mut self, pods: u32, mut kinds: Vec<(KindIx, u32)>) -> Vec<Taken> {
         let mut missing = pods;
         let mut taken = Vec::new();
         // Each turn orders the kinds for what is still missing and uses them until a host would
@@ -101,17 +117,7 @@ impl Picker<'_> {
             }
             assert!(missing < turn, "the domain has the room");
         }
-        if self.tree.domain(domain).depth == self.tree.depth() {
-            let pick = |it: Taken| Pick {
-                domain,
-                kind: it.kind,
-                hosts: it.hosts,
-                pods_per_host: it.pods_per_host,
-            };
-            picks.extend(taken.into_iter().map(pick));
-        } else {
-            self.locate(domain, &taken, picks);
-        }
+        taken
     }
 
     /// Finds the hosts that were decided on, in the tightest domains that have them.
@@ -192,6 +198,44 @@ impl Picker<'_> {
             out.push((from, wanted));
         }
     }
+}
+
+/// GPUs left on the hosts, in thousandths, that `pick` chooses for a role of so many pods that may
+/// stand anywhere and likes no place better; `None` when it does not fit. Where they are does not
+/// matter to that, so only kinds of hosts are looked at.
+pub(crate) fn left_anywhere(
+    tree: &Tree,
+    levels: usize,
+    per_pod: Resources,
+    pods: u32,
+) -> Option<MilliGpus> {
+    if pods == 1 {
+        let kinds = (0..).map(KindIx).zip(tree.kinds());
+        let kinds = kinds.filter(|(_, kind)| kind.hosts > 0 && kind.free.covers(per_pod));
+        let worths = kinds.map(|(ix, _)| Worth::new(tree, ix, per_pod, 1));
+        return worths.min_by(Worth::order).map(|best| MilliGpus(best.left));
+    }
+    let want = Want {
+        per_pod,
+        pods,
+        required: Scope::Pool,
+        preferred: Scope::Pool,
+        slice: 1,
+        slice_in: Scope::Pool,
+    };
+    let mut picker = Picker::new(tree, levels, &want);
+    let kinds = picker.kinds_in(DomainIx::POOL);
+    let held = kinds.iter().fold(0_u64, |sum, (kind, hosts)| {
+        sum + u64::from(picker.capacity(*kind)) * u64::from(*hosts)
+    });
+    if held < u64::from(pods) {
+        return None;
+    }
+    let left = picker.choose(pods, kinds).into_iter().map(|it| {
+        let left = minus(tree.kind(it.kind).free, per_pod, it.pods_per_host);
+        left.gpus.0.saturating_mul(u64::from(it.hosts))
+    });
+    Some(MilliGpus(left.fold(0, u64::saturating_add)))
 }
 
 /// What is left of `free` with so many pods there.

@@ -25,6 +25,7 @@ pub mod history;
 mod kinds;
 pub mod lifecycle;
 pub mod model;
+mod names;
 pub mod nodes;
 pub mod order;
 mod packing;

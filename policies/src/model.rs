@@ -13,6 +13,7 @@ mod preemption;
 mod quota;
 mod score;
 mod shared;
+mod words;
 
 pub use crate::choice::cost::Bill;
 pub use crate::choice::terms::{
@@ -26,6 +27,7 @@ pub use preemption::{
 };
 pub use score::Score;
 pub use shared::Shared;
+pub use words::Words;
 
 pub use crate::reserved::{Lends, Reserved};
 pub use quota::{Measure, Place, Quota};
@@ -553,7 +555,7 @@ pub struct Cause {
     /// Numbers, when it is about an amount.
     pub amounts: Option<Amounts>,
     /// Words for a person.
-    pub message: String,
+    pub message: Words,
 }
 
 /// GPUs asked for, there, and allowed.

@@ -27,7 +27,8 @@ type Rank = u32;
 #[must_use]
 pub fn queue(snapshot: &Snapshot) -> Vec<WaitingIx> {
     let mut shares = Shares::new(snapshot);
-    let order = Order::new(snapshot, &vec![0; snapshot.waiting.len()]);
+    let scan = Scan::new(snapshot);
+    let order = Order::new(snapshot, &scan, &vec![0; snapshot.waiting.len()]);
     let all = vec![true; snapshot.waiting.len()];
     let mut queue = Queue::new(snapshot, &mut shares, &order, &all);
     let mut passed = Vec::new();
@@ -65,9 +66,21 @@ struct Line {
     end: usize,
 }
 
-impl Order {
-    /// The order of all that waits, with what each gang looks like.
-    pub(crate) fn new(snapshot: &Snapshot, looks: &[u32]) -> Self {
+/// What the order of a queue comes of, read in one walk: rows are wide, and a queue is long.
+pub(crate) struct Scan {
+    /// Of each gang its line, and what sorts high priorities first.
+    rows: Vec<(u32, u32)>,
+    /// Class priorities.
+    levels: usize,
+    /// The table is sorted by age.
+    pub(crate) is_aged: bool,
+    /// Some gang has a time by which it should finish.
+    presses: bool,
+}
+
+impl Scan {
+    /// All that waits.
+    pub(crate) fn new(snapshot: &Snapshot) -> Self {
         let mut priorities: Vec<i32> = snapshot.classes.iter().map(|it| it.priority).collect();
         // Of classes that are not there.
         priorities.push(i32::MIN);
@@ -77,36 +90,54 @@ impl Order {
         let levels = levels.map(|class| priorities.partition_point(|it| *it < class.priority));
         let levels: Vec<usize> = levels.collect();
         let tenants = snapshot.tenants.len();
-        // Of each gang its line, and what sorts high priorities first.
+        let (mut is_aged, mut presses) = (true, false);
+        let mut last = None;
         let row = |gang: &Waiting| {
+            let age = Some((gang.submitted, gang.gang));
+            is_aged &= last <= age;
+            last = age;
+            presses |= gang.finish_by.is_some();
             let level = levels.get(gang.class.index()).copied().unwrap_or(0);
+            let line = u32::try_from(level * tenants + gang.tenant.index());
             let descending = !(gang.priority.cast_unsigned() ^ (1 << 31));
-            (level * tenants + gang.tenant.index(), descending)
+            (line.expect("lines are numbered in 32 bits"), descending)
         };
-        let rows: Vec<(usize, u32)> = snapshot.waiting.iter().map(row).collect();
-        let mut ends = vec![0_usize; priorities.len() * tenants];
-        for (line, _) in &rows {
-            ends[*line] += 1;
+        Self {
+            rows: snapshot.waiting.iter().map(row).collect(),
+            levels: priorities.len(),
+            is_aged,
+            presses,
+        }
+    }
+}
+
+impl Order {
+    /// The order of all that waits, with what each gang looks like.
+    pub(crate) fn new(snapshot: &Snapshot, scan: &Scan, looks: &[u32]) -> Self {
+        let (rows, tenants) = (&scan.rows, snapshot.tenants.len());
+        let mut ends = vec![0_usize; scan.levels * tenants];
+        for (line, _) in rows {
+            ends[*line as usize] += 1;
         }
         let mut sum = 0;
         for end in &mut ends {
             sum += std::mem::replace(end, sum);
         }
-        let by_urgency = by_urgency(snapshot);
+        let by_urgency = sorted(snapshot, scan);
         let mut urgencies = vec![0; rows.len()];
         let mut keys = vec![0_u64; rows.len()];
         for (gang, rank) in by_urgency.iter().zip(0..) {
             let (line, descending) = rows[gang.index()];
-            let end = &mut ends[line];
+            let end = &mut ends[line as usize];
             urgencies[*end] = rank;
             keys[*end] = (u64::from(descending) << u32::BITS) | u64::from(rank);
             *end += 1;
         }
-        let mut classes = vec![Vec::new(); priorities.len()];
+        let (mut classes, mut spare) = (vec![Vec::new(); scan.levels], Vec::new());
         let mut next = 0;
         for (line, end) in ends.into_iter().enumerate() {
             if next < end {
-                keys[next..end].sort_unstable();
+                by_priority(&mut keys[next..end], &mut spare);
                 let tenant = TenantIx(u32::try_from(line % tenants).unwrap_or(u32::MAX));
                 classes[line / tenants].push((tenant, Line { next, end }));
                 next = end;
@@ -153,20 +184,46 @@ impl Order {
     }
 }
 
+/// Sorts keys that are sorted by rank: of one priority after the other, as there are few.
+fn by_priority(keys: &mut [u64], spare: &mut Vec<u64>) {
+    const FEW: usize = 8;
+    let mut priorities: Vec<u64> = Vec::with_capacity(FEW);
+    for key in keys.iter() {
+        let priority = key >> u32::BITS;
+        if !priorities.contains(&priority) {
+            priorities.push(priority);
+            if priorities.len() > FEW {
+                return keys.sort_unstable();
+            }
+        }
+    }
+    if priorities.len() < 2 {
+        return;
+    }
+    priorities.sort_unstable();
+    spare.clear();
+    for priority in priorities {
+        let same = keys.iter().filter(|key| **key >> u32::BITS == priority);
+        spare.extend(same);
+    }
+    keys.copy_from_slice(spare);
+}
+
 /// The rank in a key of a gang in its line.
 const LOW: u64 = u32::MAX as u64;
 
 /// Everything that waits, the most urgent first. The table is sorted by age already, and where
 /// nothing presses that is all.
 pub(crate) fn by_urgency(snapshot: &Snapshot) -> Vec<WaitingIx> {
-    let age = |gang: &Waiting| (gang.submitted, gang.gang);
-    let is_aged = snapshot.waiting.is_sorted_by_key(age);
-    let presses = snapshot.waiting.iter().any(|gang| gang.finish_by.is_some());
+    sorted(snapshot, &Scan::new(snapshot))
+}
+
+fn sorted(snapshot: &Snapshot, scan: &Scan) -> Vec<WaitingIx> {
     let all = (0..).map(WaitingIx).zip(&snapshot.waiting);
-    if is_aged && !presses {
+    if scan.is_aged && !scan.presses {
         return all.map(|(ix, _)| ix).collect();
     }
-    if is_aged {
+    if scan.is_aged {
         let mut sorted: Vec<(i128, WaitingIx)> =
             all.map(|(ix, gang)| (latest_start(gang), ix)).collect();
         sorted.sort();

@@ -163,7 +163,7 @@ pub(crate) struct Picker<'a> {
 }
 
 impl<'a> Picker<'a> {
-    fn new(tree: &'a Tree, levels: usize, want: &'a Want) -> Self {
+    pub(crate) fn new(tree: &'a Tree, levels: usize, want: &'a Want) -> Self {
         let (slice_depth, on_host) = match want.slice_in {
             Scope::Domain(depth) if want.slice > 1 => (depth, 1),
             Scope::Host => (0, want.slice),

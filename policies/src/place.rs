@@ -4,6 +4,9 @@
 //! remembered of pools that were searched. A pool is searched only when it could still be better
 //! than the best so far: what its score cannot fall below is known from integers alone.
 
+mod beside;
+mod bids;
+
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -16,12 +19,16 @@ use crate::candidates::{
 };
 use crate::choice::cost::{Bill, Fitted, bill};
 use crate::decide::Round;
+use crate::fill::left_anywhere;
 use crate::fit::{Fit, fit, fit_on, fits_by_kinds};
 use crate::kinds::Fold;
 use crate::model::{FlavorIx, Place, Pool, PoolIx, Score, Snapshot, Waiting, WaitingIx};
 use crate::quota::{Ledger, Reach};
 use crate::sizes::largest;
 use crate::slots::Mask;
+
+use beside::Beside;
+use bids::{Bid, Bids, Few, Size, bound_of};
 
 /// Answer of the last search for one shape of gang in one pool.
 struct Remembered {
@@ -51,9 +58,6 @@ pub(crate) struct Asked {
     pub(crate) openings: Vec<(Place, PoolBits)>,
 }
 
-/// What a score cannot fall below, field by field as in [`Score`], then what ends the tie.
-type Bound = (u32, u32, u32, u32, u64, u32, u64, u32, u64, u64);
-
 /// What a round knows of pools and asks.
 pub(crate) struct Places {
     /// Pools that take new work, by the names of cluster and pool.
@@ -67,6 +71,8 @@ pub(crate) struct Places {
     /// By ask.
     asked: Vec<Option<Arc<Asked>>>,
     remembered: HashMap<(u32, PoolIx, Mask), Remembered, BuildHasherDefault<Fold>>,
+    /// By pool and slots, where slots keep hosts.
+    beside: Beside,
     /// By shape and pool: the smallest size does not fit there whoever asks, as room only shrinks.
     never: ShapeBits,
 }
@@ -103,6 +109,7 @@ impl Places {
             rates,
             asked: (0..asks).map(|_| None).collect(),
             remembered: HashMap::default(),
+            beside: Beside::default(),
             never: ShapeBits::none(shapes, snapshot.pools.len()),
         }
     }
@@ -117,6 +124,7 @@ impl Places {
     /// that is more than a matter of room are looked at `anew`.
     pub(crate) fn renew(&mut self, freed: &PoolBits, anew: &[bool]) {
         self.remembered.clear();
+        self.beside.clear();
         self.never.renew(freed, anew);
     }
 
@@ -145,11 +153,13 @@ impl Places {
     /// fit even beside no slot still does not.
     pub(crate) fn forget_slots(&mut self) {
         self.remembered.clear();
+        self.beside.clear();
     }
 
     /// Room has come back: what was searched may look different.
     pub(crate) fn forget(&mut self) {
         self.remembered.clear();
+        self.beside.clear();
         self.never.clear();
     }
 }
@@ -163,22 +173,31 @@ impl Round<'_> {
         mask: Mask,
     ) -> Option<(PoolIx, Score, Vec<u32>, Fit)> {
         self.count_copies(ix, reach);
-        let mut left = self.bids(ix, reach);
-        let mut best: Option<(Score, usize)> = None;
+        let asked = self.asked(ix);
+        let size = Size::new(&self.gang(ix).shape);
+        let mut bids = self.bids(ix, reach, &asked, &size);
+        let mut bills: Few<((u32, Rate), Fitted), Bill> = Few::new();
+        let mut best: Option<(Score, u32)> = None;
         // Pools come by what they are at best: the first that is found to be as good is the best.
-        while let Some(at) = first(&left) {
-            let bid = left.swap_remove(at);
+        while let Some(bid) = bids.next() {
             if let Some((score, _)) = &best
                 && bid.bound > bound_of(score)
             {
                 break;
             }
-            let asked = (ix, reach, mask);
-            let Some(score) = self.score(asked, bid.pool, bid.budget, &bid.preference) else {
+            let Candidate { pool, preference } = &asked.candidates[bid.order as usize];
+            let budget = bids.budget(&bid);
+            let Some(fitted) = self.fitting((ix, reach, mask), &size, *pool, budget) else {
                 continue;
             };
+            let rate = (self.places.rates[pool.index()], preference.rate());
+            let bill = bills.get((rate, fitted), || {
+                let source = &self.snapshot.pools[pool.index()];
+                self.bill(self.gang(ix), source, preference, fitted)
+            });
+            let score = self.score(ix, *pool, preference, fitted, bill);
             // Pools come by name, so between equals the first name wins.
-            let better = |(least, order): &(Score, usize)| {
+            let better = |(least, order): &(Score, u32)| {
                 let same = Score {
                     pool: score.pool,
                     ..least.clone()
@@ -191,29 +210,30 @@ impl Round<'_> {
         }
         let (score, _) = best?;
         let pool = score.pool;
-        let key = (self.kinds.of(ix).shape, pool, self.bits_in(pool, mask));
+        let bits = self.bits_in(pool, mask);
+        if size.is_plain && !self.blocks.mind(pool) {
+            let shape = &self.gang(ix).shape;
+            let pods = shape.least();
+            let levels = &self.snapshot.pools[pool.index()].levels;
+            let found = fit_on(self.ground(pool, bits), levels, shape, &pods)?;
+            return Some((pool, score, pods, found));
+        }
+        let key = (self.kinds.of(ix).shape, pool, bits);
         let remembered = self.places.remembered.get(&key)?;
         let (pods, found) = remembered.found.clone()?;
         Some((pool, score, pods, found))
     }
 
     /// Pools that the gang may use and that could hold it, with what they are at best.
-    fn bids(&mut self, ix: WaitingIx, reach: Reach) -> Vec<Bid> {
+    fn bids(&mut self, ix: WaitingIx, reach: Reach, asked: &Asked, size: &Size) -> Bids {
         let (snapshot, gang) = (self.snapshot, self.gang(ix));
-        let look = *self.kinds.of(ix);
-        let (least_pods, most_pods) = (gang.shape.least(), gang.shape.most());
-        let least = gang.shape.demand(&least_pods);
-        let most = gang.shape.demand(&most_pods);
-        let is_rigid = least_pods == most_pods;
+        let shape = self.kinds.of(ix).shape;
         let minds_others = choice(snapshot, gang).minds_others();
-        let mut budgets: Few<u32, Resources> = Few::new();
         let mut rates: Few<(u32, Rate), u64> = Few::new();
-        let mut bids = Vec::new();
-        let asked = self.asked(ix);
-        let candidates = asked.candidates.iter().copied().enumerate();
-        for (order, Candidate { pool, preference }) in candidates {
+        let mut bids = Bids::new(asked.candidates.len());
+        for (order, Candidate { pool, preference }) in (0..).zip(&asked.candidates) {
             let free = self.pools[pool.index()].free;
-            if self.places.never.has(look.shape, pool) || free < least.gpus {
+            if free < size.least.gpus || self.places.never.has(shape, *pool) {
                 continue;
             }
             let source = &snapshot.pools[pool.index()];
@@ -223,25 +243,24 @@ impl Round<'_> {
             {
                 continue;
             }
-            let budget = budgets.get(self.places.counted[pool.index()], || {
+            let (at, budget) = bids.budgets.find(self.places.counted[pool.index()], || {
                 let place = snapshot.place(source);
-                least_of(self.ledger.room(gang.tenant, place, reach), most)
+                least_of(self.ledger.room(gang.tenant, place, reach), size.most)
             });
-            if !budget.covers(least) {
+            if !budget.covers(size.least) {
                 continue;
             }
             // What an elastic gang costs in the size that it would get is known when that is.
-            let (measure, flavor_order, left_in_pool) = if is_rigid {
+            let (measure, flavor_order, left_in_pool) = if size.is_rigid {
                 let rate = (self.places.rates[pool.index()], preference.rate());
-                let measure = rates.get(rate, || {
-                    self.least_measure(gang, source, &preference, reach)
-                });
-                let left = free.saturating_sub(most.gpus).0;
+                let measure =
+                    rates.get(rate, || self.least_measure(gang, source, preference, reach));
+                let left = free.saturating_sub(size.most.gpus).0;
                 (measure, preference.flavor_order, left)
             } else {
                 (0, 0, 0)
             };
-            bids.push(Bid {
+            bids.left.push(Bid {
                 bound: (
                     preference.shunned,
                     preference.region_order,
@@ -255,9 +274,7 @@ impl Round<'_> {
                     left_in_pool,
                 ),
                 order,
-                pool,
-                budget,
-                preference,
+                budget: at,
             });
         }
         bids
@@ -349,39 +366,67 @@ impl Round<'_> {
     }
 
     fn score(
-        &mut self,
-        (ix, reach, mask): (WaitingIx, Reach, Mask),
+        &self,
+        ix: WaitingIx,
         pool: PoolIx,
-        budget: Resources,
         preference: &Preference,
-    ) -> Option<Score> {
+        fitted: Fitted,
+        bill: Bill,
+    ) -> Score {
         let free = self.pools[pool.index()].free;
-        let (snapshot, gang) = (self.snapshot, self.gang(ix));
-        let most = gang.shape.gpus(&gang.shape.most());
-        let (pods, found) = self.find(ix, pool, mask, budget)?;
-        let gpus = gang.shape.gpus(pods);
-        let fitted = Fitted {
-            most,
-            gpus,
-            preferences_missed: found.preferences_missed,
-            left_on_hosts: found.left_on_hosts,
-            reach,
-        };
-        let source = &snapshot.pools[pool.index()];
-        let bill = self.bill(gang, source, preference, fitted);
-        Some(Score {
+        let objective = choice(self.snapshot, self.gang(ix)).objective;
+        Score {
             shunned: preference.shunned,
             region_order: preference.region_order,
             wishes_missed: preference.wishes_missed,
             flavor_first: preference.flavor_first,
-            measure: bill.measured_by(choice(snapshot, gang).objective),
+            measure: bill.measured_by(objective),
             flavor_order: preference.flavor_order,
-            short_of_max: most.saturating_sub(gpus).0,
+            short_of_max: fitted.most.saturating_sub(fitted.gpus).0,
             preferences_missed: fitted.preferences_missed,
             left_on_hosts: fitted.left_on_hosts.0,
-            left_in_pool: free.saturating_sub(gpus).0,
+            left_in_pool: free.saturating_sub(fitted.gpus).0,
             pool,
             bill,
+        }
+    }
+
+    /// How the gang would fit in the pool; `None` when it does not.
+    fn fitting(
+        &mut self,
+        (ix, reach, mask): (WaitingIx, Reach, Mask),
+        size: &Size,
+        pool: PoolIx,
+        budget: Resources,
+    ) -> Option<Fitted> {
+        let bits = self.bits_in(pool, mask);
+        let shape = &self.gang(ix).shape;
+        if size.is_plain
+            && !self.blocks.mind(pool)
+            && let [role] = shape.roles.as_slice()
+        {
+            // What its score depends on is known before its hosts are.
+            let levels = self.snapshot.pools[pool.index()].levels.len();
+            let tree = &self.ground(pool, bits).tree;
+            let left = left_anywhere(tree, levels, role.per_pod, role.min);
+            if left.is_none() && bits == 0 {
+                self.places.never.set(self.kinds.of(ix).shape, pool);
+            }
+            return Some(Fitted {
+                most: size.most.gpus,
+                gpus: size.most.gpus,
+                preferences_missed: 0,
+                left_on_hosts: left?,
+                reach,
+            });
+        }
+        let (pods, found) = self.find(ix, pool, bits, mask, budget)?;
+        Some(Fitted {
+            most: size.most.gpus,
+            gpus: shape.gpus(pods),
+            preferences_missed: found.preferences_missed,
+            left_on_hosts: found.left_on_hosts,
+            reach,
         })
     }
 
@@ -391,11 +436,11 @@ impl Round<'_> {
         &mut self,
         ix: WaitingIx,
         pool: PoolIx,
+        bits: Mask,
         mask: Mask,
         budget: Resources,
     ) -> Option<&(Vec<u32>, Fit)> {
         let state = &self.pools[pool.index()];
-        let bits = self.bits_in(pool, mask);
         let key = (self.kinds.of(ix).shape, pool, bits);
         let remembered = self.places.remembered.get(&key);
         let known = remembered.is_some_and(|last| match last.found {
@@ -434,8 +479,8 @@ impl Round<'_> {
             let demand = gang.demand(pods);
             budget.covers(demand) && demand.gpus <= free
         };
-        if self.bits_in(pool, mask) == 0 && !self.blocks.mind(pool) {
-            let ground = self.pools[pool.index()].ground(levels);
+        if !self.blocks.mind(pool) {
+            let ground = self.ground(pool, self.bits_in(pool, mask));
             if fits_by_kinds(&ground.tree, gang, &gang.least()) == Some(false) {
                 return None;
             }
@@ -466,55 +511,6 @@ impl Round<'_> {
         };
         !asked.places.iter().any(within)
     }
-}
-
-/// A pool that could hold the gang.
-struct Bid {
-    bound: Bound,
-    order: usize,
-    pool: PoolIx,
-    budget: Resources,
-    preference: Preference,
-}
-
-/// A few answers by key.
-struct Few<K, V>(Vec<(K, V)>);
-
-impl<K: PartialEq, V: Copy> Few<K, V> {
-    const fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    fn get(&mut self, key: K, make: impl FnOnce() -> V) -> V {
-        if let Some((_, value)) = self.0.iter().find(|(known, _)| *known == key) {
-            return *value;
-        }
-        let value = make();
-        self.0.push((key, value));
-        value
-    }
-}
-
-/// The bid that is best at best.
-fn first(bids: &[Bid]) -> Option<usize> {
-    let all = bids.iter().enumerate();
-    let first = all.min_by_key(|(_, bid)| (&bid.bound, bid.order));
-    first.map(|(at, _)| at)
-}
-
-const fn bound_of(score: &Score) -> Bound {
-    (
-        score.shunned,
-        score.region_order,
-        score.wishes_missed,
-        score.flavor_first,
-        score.measure,
-        score.flavor_order,
-        score.short_of_max,
-        score.preferences_missed,
-        score.left_on_hosts,
-        score.left_in_pool,
-    )
 }
 
 /// Pools of clusters that take new work, by the names of cluster and pool.

@@ -25,6 +25,7 @@ use crate::model::{
     ClassIx, Estimate, FlavorIx, GangShape, Place, Pool, PoolIx, Shape, Snapshot, TenantIx,
     Waiting, WaitingIx,
 };
+use crate::order::Scan;
 use crate::quota::{Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
 use crate::shapes;
@@ -192,10 +193,10 @@ pub(crate) fn slots(
 }
 
 /// All that waits, the oldest first.
-pub(crate) fn aged(snapshot: &Snapshot) -> impl Iterator<Item = WaitingIx> {
+pub(crate) fn aged(snapshot: &Snapshot, scan: &Scan) -> impl Iterator<Item = WaitingIx> {
     let age = |gang: &Waiting| (gang.submitted, gang.gang);
     let mut order: Vec<WaitingIx> = Vec::new();
-    if !snapshot.waiting.is_sorted_by_key(age) {
+    if !scan.is_aged {
         order.extend((0..).map(WaitingIx).take(snapshot.waiting.len()));
         order.sort_by_key(|ix| age(&snapshot.waiting[ix.index()]));
     }

@@ -19,6 +19,9 @@ const MOST_SHAPES: usize = 16;
 /// ones wait until one of these is gone.
 const MOST_COUNTED: usize = 1024;
 
+/// Cards of a host up to which whole ones are looked up: the largest hosts in use have 16.
+const CARDS: usize = 17;
+
 /// Share of the pods that the typical shapes make up, in thousandths (the paper's 95 %).
 const COVERED: u128 = 950;
 
@@ -26,6 +29,9 @@ const COVERED: u128 = 950;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Typical {
     shapes: Vec<(Resources, u64)>,
+    /// Of hosts with so many whole cards free, where nothing but GPUs is asked for: what a typical
+    /// pod could not use is asked for each kind of host that a search looks at.
+    by_cards: Option<[u64; CARDS]>,
 }
 
 impl Default for Typical {
@@ -39,13 +45,30 @@ impl Default for Typical {
             };
             (request, weight)
         };
-        Self {
-            shapes: vec![pod(8, 620), pod(4, 130), pod(2, 130), pod(1, 120)],
-        }
+        Self::new(vec![pod(8, 620), pod(4, 130), pod(2, 130), pod(1, 120)])
     }
 }
 
 impl Typical {
+    fn new(shapes: Vec<(Resources, u64)>) -> Self {
+        let mut own = Self {
+            shapes,
+            by_cards: None,
+        };
+        let is_gpus = |(it, _): &(Resources, u64)| (it.cpu.0, it.memory.0) == (0, 0);
+        if own.shapes.iter().all(is_gpus) {
+            let mut known = [0; CARDS];
+            for (cards, unusable) in (0..).zip(&mut known) {
+                *unusable = own.unusable(Resources {
+                    gpus: MilliGpus::cards(cards),
+                    ..Resources::default()
+                });
+            }
+            own.by_cards = Some(known);
+        }
+        own
+    }
+
     /// GPUs (thousandths) of a host with `free` room that a typical pod could not use, times 1000:
     /// for each shape what is left over once as many as fit are there, by weight. A shape without
     /// GPUs uses none.
@@ -54,6 +77,14 @@ impl Typical {
         let gpus = free.gpus.0;
         if gpus == 0 {
             return 0;
+        }
+        if let Some(known) = &self.by_cards
+            && gpus.is_multiple_of(1000)
+            && let Some(known) = usize::try_from(gpus / 1000)
+                .ok()
+                .and_then(|it| known.get(it))
+        {
+            return *known;
         }
         self.shapes.iter().fold(0, |sum, &(shape, weight)| {
             let used = if shape.gpus.0 == 0 {
@@ -111,9 +142,7 @@ impl Asked {
             let weight = u128::from(pods) * u128::from(WEIGHT) / chosen;
             (shape, u64::try_from(weight).unwrap_or(WEIGHT))
         };
-        Typical {
-            shapes: ranked.into_iter().map(weigh).collect(),
-        }
+        Typical::new(ranked.into_iter().map(weigh).collect())
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Owns these causes and their words. Never counts anything itself (see the ledger).
 
+use std::fmt;
+use std::sync::Arc;
+
 use meridian_api::kinds::tenant::OnExhausted;
 use meridian_api::quantity::{CpuQuantity, MemoryQuantity, Money};
 use meridian_api::reasons::Reason;
@@ -12,20 +15,23 @@ use super::rooms::slot_words;
 use crate::decide::Round;
 use crate::diagnosis::{amount, cards};
 use crate::model::{Amounts, Cause, Measure, Place, Tenant, Waiting, WaitingIx};
+use crate::names::Names;
 use crate::quota::{Bound, Reach, gpus_per_job};
 use crate::slots::Mask;
 
-/// How many tenants stand right below each node, and below none.
+/// How many tenants stand right below each node, and below none; and what they are called.
 pub(super) struct Families {
     below: Vec<u32>,
     roots: u32,
+    names: Arc<Names>,
 }
 
 impl Families {
-    pub(super) fn new(tenants: &[Tenant]) -> Self {
+    pub(super) fn new(tenants: &[Tenant], names: Arc<Names>) -> Self {
         let mut own = Self {
             below: vec![0; tenants.len()],
             roots: 0,
+            names,
         };
         for tenant in tenants {
             match tenant.parent {
@@ -65,7 +71,8 @@ pub(super) fn per_job(round: &Round<'_>, gang: &Waiting) -> Option<Cause> {
             cards(gang.job_gpus),
             tenants[tenant.index()].name,
             amount(limit),
-        ),
+        )
+        .into(),
     })
 }
 
@@ -177,6 +184,7 @@ pub(super) fn kept_quota(
         cause.message,
         slot_words(round, slot)
     );
+    let message = message.into();
     Some(Cause { message, ..cause })
 }
 
@@ -202,49 +210,122 @@ fn quota_cause(
     families: &Families,
 ) -> Cause {
     let tenant = &round.snapshot.tenants[bound.tenant.index()];
-    let name = &tenant.name;
     let whose = match (
         bound.siblings && !families.is_alone(tenant),
         bound.tenant == gang.tenant,
     ) {
-        (true, _) => format!("tenant {name} and its siblings"),
-        (false, true) => format!("tenant {name}"),
-        (false, false) => format!("tenant {name} above it"),
+        (true, _) => Whose::Siblings,
+        (false, true) => Whose::Own,
+        (false, false) => Whose::Above,
     };
     let need = bound.measure.amount(need);
-    let (flavor, region) = match bound.measure {
-        Measure::Gpus { flavor, region } => (flavor, region),
-        Measure::Cpu | Measure::Memory => (None, None),
-    };
-    let of = flavor.map(|flavor| format!(" of {}", round.snapshot.flavors[flavor.index()].name));
-    let within = region.map(|region| format!(" in {}", round.snapshot.regions[region.index()]));
-    let (of, within) = (of.unwrap_or_default(), within.unwrap_or_default());
-    let show = |number: u64| match bound.measure {
-        Measure::Gpus { .. } => amount(MilliGpus(number)),
-        Measure::Cpu => format!("{} CPUs", CpuQuantity(MilliCpus(number))),
-        Measure::Memory => format!("{} of memory", MemoryQuantity(Mebibytes(number))),
-    };
-    let needs = match bound.measure {
-        Measure::Gpus { .. } => format!("needs {}{of}", cards(MilliGpus(need))),
-        Measure::Cpu | Measure::Memory => format!("needs {}", show(need)),
-    };
-    let (used, limit) = (show(bound.used), show(bound.limit));
-    let message = if reason == Reason::ExceedsQuota {
-        format!("{needs}; {whose} may never hold more than {limit}{within}")
-    } else {
-        format!("{needs}; {whose} may hold {limit}{within}, {used} are held")
+    let (flavor, counts_gpus) = match bound.measure {
+        Measure::Gpus { flavor, .. } => (flavor, true),
+        Measure::Cpu | Measure::Memory => (None, false),
     };
     let amounts = Amounts {
         need: MilliGpus(need),
         free: MilliGpus(bound.used),
         limit: MilliGpus(bound.limit),
     };
-    let counts_gpus = matches!(bound.measure, Measure::Gpus { .. });
+    let words = OverQuota {
+        names: Arc::clone(&families.names),
+        bound: *bound,
+        whose,
+        need,
+        is_for_ever: reason == Reason::ExceedsQuota,
+    };
     Cause {
         reason,
         cluster: None,
         flavor,
         amounts: counts_gpus.then_some(amounts),
-        message,
+        message: words.into(),
+    }
+}
+
+/// Whose limit keeps a gang out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// Its tenant's and its siblings' together.
+    Siblings,
+    /// Its tenant's.
+    Own,
+    /// That of a tenant above.
+    Above,
+}
+
+/// A limit that a gang would pass; the words come of nothing else.
+#[derive(Clone)]
+pub(crate) struct OverQuota {
+    names: Arc<Names>,
+    bound: Bound,
+    whose: Whose,
+    /// What it needs, in the unit of the measure.
+    need: u64,
+    /// It could never have so much.
+    is_for_ever: bool,
+}
+
+impl OverQuota {
+    /// Names of the tenant, and of hardware and region where only those count.
+    fn named(&self) -> (&str, Option<&str>, Option<&str>) {
+        let (flavor, region) = match self.bound.measure {
+            Measure::Gpus { flavor, region } => (flavor, region),
+            Measure::Cpu | Measure::Memory => (None, None),
+        };
+        (
+            self.names.tenant(self.bound.tenant),
+            flavor.map(|ix| self.names.flavor(ix)),
+            region.map(|ix| self.names.region(ix)),
+        )
+    }
+
+    fn show(&self, number: u64) -> String {
+        match self.bound.measure {
+            Measure::Gpus { .. } => amount(MilliGpus(number)),
+            Measure::Cpu => format!("{} CPUs", CpuQuantity(MilliCpus(number))),
+            Measure::Memory => format!("{} of memory", MemoryQuantity(Mebibytes(number))),
+        }
+    }
+}
+
+impl PartialEq for OverQuota {
+    /// True only if the words are the same.
+    fn eq(&self, other: &Self) -> bool {
+        let rest = |it: &Self| (it.bound, it.whose, it.need, it.is_for_ever);
+        rest(self) == rest(other) && self.named() == other.named()
+    }
+}
+
+impl fmt::Display for OverQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tenant, flavor, region) = self.named();
+        match self.bound.measure {
+            Measure::Gpus { .. } => write!(f, "needs {}", cards(MilliGpus(self.need)))?,
+            Measure::Cpu | Measure::Memory => write!(f, "needs {}", self.show(self.need))?,
+        }
+        if let Some(flavor) = flavor {
+            write!(f, " of {flavor}")?;
+        }
+        write!(f, "; tenant {tenant}")?;
+        f.write_str(match self.whose {
+            Whose::Siblings => " and its siblings",
+            Whose::Own => "",
+            Whose::Above => " above it",
+        })?;
+        let limit = self.show(self.bound.limit);
+        if self.is_for_ever {
+            write!(f, " may never hold more than {limit}")?;
+        } else {
+            write!(f, " may hold {limit}")?;
+        }
+        if let Some(region) = region {
+            write!(f, " in {region}")?;
+        }
+        if self.is_for_ever {
+            return Ok(());
+        }
+        write!(f, ", {} are held", self.show(self.bound.used))
     }
 }

@@ -5,22 +5,25 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 
 use meridian_api::kinds::reservation::FOREVER;
 use meridian_api::reasons::Reason;
-use meridian_api::units::{MilliGpus, Millis, Resources};
+use meridian_api::units::{MilliGpus, Millis};
 
+use super::hosts::Hosts;
 use super::plain;
-use crate::candidates::{Barred, allows_cluster, lacks, preference};
+use crate::candidates::{Barred, allows_cluster, lacks, preference_with};
 use crate::choice::words;
 use crate::decide::Round;
-use crate::diagnosis::{Site, amount, cards, diagnose};
+use crate::diagnosis::{Lack, NoRoom, amount, cards, diagnose, short_of};
 use crate::fit::{Ground, fit, fits_on};
 use crate::kinds::Fold;
 use crate::model::{
-    Accepted, Amounts, Cause, ClusterIx, Contact, FlavorIx, PoolIx, Shared, Snapshot, Waiting,
-    WaitingIx,
+    Accepted, Amounts, Cause, ClusterIx, Contact, FlavorIx, GangShape, PoolIx, RoleShape, Shared,
+    Snapshot, Waiting, WaitingIx,
 };
+use crate::names::Names;
 use crate::shapes;
 use crate::slots::{Mask, Slot};
 
@@ -28,6 +31,7 @@ use crate::slots::{Mask, Slot};
 type Table<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
 /// What a pool says to a gang.
+#[derive(Clone)]
 enum Room {
     /// It could not hold it even when empty.
     Never,
@@ -39,17 +43,14 @@ enum Room {
 struct Grounds {
     start: Ground<'static>,
     empty: Ground<'static>,
-    /// What all hosts have in all, and what is free of it at the start.
-    total: Resources,
-    free: MilliGpus,
 }
 
 /// What clusters and pools say, at the end of the round.
 pub(super) struct Rooms {
+    names: Arc<Names>,
     pools_of: Vec<Vec<PoolIx>>,
     grounds: Vec<Option<Grounds>>,
-    /// Free in each pool at the end.
-    free: Vec<Option<Resources>>,
+    hosts: Vec<Option<Hosts>>,
     /// By shape.
     known: Table<(u32, PoolIx), Room>,
     kept: Table<(u32, PoolIx, Mask), Option<Shared<Cause>>>,
@@ -61,15 +62,16 @@ pub(super) struct Rooms {
 }
 
 impl Rooms {
-    pub(super) fn new(snapshot: &Snapshot) -> Self {
+    pub(super) fn new(snapshot: &Snapshot, names: Arc<Names>) -> Self {
         let mut pools_of = vec![Vec::new(); snapshot.clusters.len()];
         for (pool, ix) in snapshot.pools.iter().zip((0..).map(PoolIx)) {
             pools_of[pool.cluster.index()].push(ix);
         }
         Self {
+            names,
             pools_of,
             grounds: snapshot.pools.iter().map(|_| None).collect(),
-            free: vec![None; snapshot.pools.len()],
+            hosts: snapshot.pools.iter().map(|_| None).collect(),
             known: Table::default(),
             kept: Table::default(),
             fits: Table::default(),
@@ -109,7 +111,8 @@ impl Rooms {
             for at in 0..self.pools_of[cluster_ix.index()].len() {
                 let pool_ix = self.pools_of[cluster_ix.index()][at];
                 let pool = &snapshot.pools[pool_ix.index()];
-                match preference(snapshot, gang, pool) {
+                let standing = || round.standings.of(snapshot, gang.choice, cluster_ix);
+                match preference_with(snapshot, gang, pool, standing) {
                     Err(Barred::Flavor) => {}
                     Err(Barred::Class) => {
                         flavor_matches = true;
@@ -156,15 +159,18 @@ impl Rooms {
         causes: &mut Vec<Shared<Cause>>,
     ) -> bool {
         let shape = round.kinds.of(ix).shape;
-        if !self.known.contains_key(&(shape, pool)) {
+        let room = if let Some(known) = self.known.get(&(shape, pool)) {
+            known.clone()
+        } else {
             let room = self.room(round, ix, pool);
-            self.known.insert((shape, pool), room);
-        }
-        let Some(Room::Could(cause)) = self.known.get(&(shape, pool)) else {
+            self.known.insert((shape, pool), room.clone());
+            room
+        };
+        let Room::Could(cause) = room else {
             return false;
         };
         if cause.is_some() {
-            causes.extend(cause.clone());
+            causes.extend(cause);
             return true;
         }
         let key = (shape, pool, round.bits_in(pool, mask));
@@ -178,6 +184,13 @@ impl Rooms {
         true
     }
 
+    fn hosts(&mut self, round: &Round<'_>, pool: PoolIx) -> &Hosts {
+        self.hosts[pool.index()].get_or_insert_with(|| {
+            let (state, source) = (&round.pools[pool.index()], round.snapshot);
+            Hosts::new(state, &source.pools[pool.index()].shapes)
+        })
+    }
+
     fn grounds(&mut self, snapshot: &Snapshot, pool: PoolIx) -> &mut Grounds {
         self.grounds[pool.index()].get_or_insert_with(|| {
             let source = &snapshot.pools[pool.index()];
@@ -185,79 +198,97 @@ impl Rooms {
             Grounds {
                 start: Ground::new(levels, rows).into_owned(),
                 empty: Ground::with(levels, rows, |row| row.allocatable).into_owned(),
-                total: shapes::allocatable(rows),
-                free: shapes::free(rows).gpus,
             }
         })
     }
 
     fn room(&mut self, round: &mut Round<'_>, ix: WaitingIx, pool: PoolIx) -> Room {
-        let snapshot = round.snapshot;
-        let levels = &snapshot.pools[pool.index()].levels;
-        let (shape, gang) = (round.kinds.of(ix).shape, &round.gang(ix).shape);
-        let empty = &mut self.grounds(snapshot, pool).empty;
-        let key = (shape, empty.looks(), levels.len());
-        if let Some(false) = self.fits.get(&key) {
-            return Room::Never;
-        }
-        if !self.fits.contains_key(&key) {
-            let empty = &mut self.grounds(snapshot, pool).empty;
-            let fits = fits_on(empty, levels, gang, &gang.least());
-            self.fits.insert(key, fits);
-            if !fits {
+        let gang = &round.gang(ix).shape;
+        if let Some((role, pods)) = anywhere(gang) {
+            let hosts = self.hosts(round, pool);
+            if hosts.empty.pods(role.per_pod, pods) < pods {
                 return Room::Never;
             }
+            let lack = hosts.lack(role.per_pod, pods);
+            let cause = lack.map(|(lack, had_room)| {
+                let cause = self.no_room(round, ix, pool, lack, had_room);
+                Shared::from(cause)
+            });
+            return Room::Could(cause);
         }
-        Room::Could(self.no_room(round, ix, pool).map(Shared::from))
+        let snapshot = round.snapshot;
+        let (levels, least) = (&snapshot.pools[pool.index()].levels, gang.least());
+        let empty = &mut self.grounds(snapshot, pool).empty;
+        let key = (round.kinds.of(ix).shape, empty.looks(), levels.len());
+        let fits = if let Some(known) = self.fits.get(&key) {
+            *known
+        } else {
+            let empty = &mut self.grounds(snapshot, pool).empty;
+            let fits = fits_on(empty, levels, gang, &least);
+            self.fits.insert(key, fits);
+            fits
+        };
+        if !fits {
+            return Room::Never;
+        }
+        let state = &mut round.pools[pool.index()];
+        let has_changed = state.version > 0;
+        let ground = state.ground(levels);
+        if fits_on(ground, levels, gang, &least) {
+            return Room::Could(None);
+        }
+        let lack = Lack::of(levels, &ground.tree, gang, &least);
+        let start = &mut self.grounds(snapshot, pool).start;
+        let had_room = has_changed && fits_on(start, levels, gang, &least);
+        Room::Could(Some(self.no_room(round, ix, pool, lack, had_room).into()))
     }
 
     /// Why the pool, which could hold the gang, does not.
-    fn no_room(&mut self, round: &mut Round<'_>, ix: WaitingIx, pool: PoolIx) -> Option<Cause> {
-        let snapshot = round.snapshot;
+    fn no_room(
+        &mut self,
+        round: &Round<'_>,
+        ix: WaitingIx,
+        pool: PoolIx,
+        lack: Lack,
+        had_room: bool,
+    ) -> Cause {
         let gang = &round.gang(ix).shape;
-        let source = &snapshot.pools[pool.index()];
-        let least = gang.least();
-        let state = &mut round.pools[pool.index()];
-        let free = *self.free[pool.index()].get_or_insert_with(|| shapes::free(state.rows()));
-        let has_changed = state.version > 0;
-        let ground = state.ground(&source.levels);
-        if fits_on(ground, &source.levels, gang, &least) {
-            return None;
-        }
-        let grounds = self.grounds(snapshot, pool);
-        let site = Site {
-            tree: &ground.tree,
-            free,
-            total: grounds.total,
+        let (names, hosts) = (Arc::clone(&self.names), self.hosts(round, pool));
+        let need = gang.demand(&gang.least());
+        let words = NoRoom {
+            names,
+            pool,
+            lack,
+            free: hosts.free.gpus,
+            at_start: had_room.then_some(hosts.free_at_start),
         };
-        let found = site.lacks_room(&source.levels, gang, &least);
-        let had_room = has_changed && fits_on(&mut grounds.start, &source.levels, gang, &least);
-        let (reason, amounts, message) = if had_room {
-            let start = grounds.free;
-            let message = format!(
-                "{}; it had room with {} free, which gangs before it took",
-                found.message,
-                amount(start),
-            );
-            (
-                Reason::BehindHigherPriority,
-                Amounts {
-                    limit: start,
-                    ..found.amounts
-                },
-                message,
-            )
-        } else {
-            (found.reason, found.amounts, found.message)
-        };
-        Some(Cause {
-            reason,
+        let source = &round.snapshot.pools[pool.index()];
+        Cause {
+            reason: if had_room {
+                Reason::BehindHigherPriority
+            } else {
+                short_of(hosts.free, need)
+            },
             cluster: Some(source.cluster),
             flavor: Some(source.flavor),
-            amounts: Some(amounts),
-            message: format!("pool {}: {message}", source.name),
-        })
+            amounts: Some(Amounts {
+                need: need.gpus,
+                free: hosts.free.gpus,
+                limit: words.at_start.unwrap_or(hosts.total),
+            }),
+            message: words.into(),
+        }
     }
+}
+
+/// The role of a gang that may stand anywhere in a pool, and its least pods: it fits if and only
+/// if the hosts hold these.
+fn anywhere(gang: &GangShape) -> Option<(&RoleShape, u32)> {
+    let [role] = gang.roles.as_slice() else {
+        return None;
+    };
+    let is_free = role.required.is_none() && role.slice.is_none();
+    is_free.then_some((role, role.min))
 }
 
 fn closed(cluster: &crate::model::Cluster, ix: ClusterIx) -> Vec<Cause> {
@@ -384,7 +415,7 @@ fn kept(round: &Round<'_>, ix: WaitingIx, pool: PoolIx, mask: Mask) -> Option<Ca
         cluster: Some(source.cluster),
         flavor: Some(source.flavor),
         amounts: Some(amounts),
-        message,
+        message: message.into(),
     })
 }
 
@@ -432,7 +463,7 @@ fn reserved(round: &Round<'_>, ix: WaitingIx, pool: PoolIx) -> Option<Cause> {
         cluster: Some(source.cluster),
         flavor: Some(source.flavor),
         amounts: Some(amounts),
-        message,
+        message: message.into(),
     })
 }
 

@@ -452,7 +452,7 @@ impl Round<'_> {
             cluster: None,
             flavor: None,
             amounts: None,
-            message,
+            message: message.into(),
         })
     }
 }

@@ -83,7 +83,7 @@ impl Bill {
 }
 
 /// How a gang would fit in a pool.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fitted {
     /// GPUs that it makes use of at most.
     pub(crate) most: MilliGpus,

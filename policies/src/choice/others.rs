@@ -121,6 +121,6 @@ fn words(snapshot: &Snapshot, cluster: ClusterIx, wish: &JobWish) -> Cause {
         cluster: Some(cluster),
         flavor: None,
         amounts: None,
-        message,
+        message: message.into(),
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn barred(snapshot: &Snapshot, gang: &Waiting, pool: &Pool, barred: B
         cluster: Some(pool.cluster),
         flavor: of_pool.then_some(pool.flavor),
         amounts: None,
-        message,
+        message: message.into(),
     }
 }
 

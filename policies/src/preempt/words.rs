@@ -82,7 +82,7 @@ impl Words {
                 free: MilliGpus::ZERO,
                 limit: self.freed,
             }),
-            message,
+            message: message.into(),
         };
         let start = Estimate {
             earliest: snapshot.now,

@@ -121,7 +121,7 @@ fn a_spent_budget_blocks_borrowing_only() {
     assert_eq!(plan.placements.len(), 1);
     let reason = &plan.unplaced[0].reasons[0];
     assert_eq!(
-        (reason.reason.as_str(), reason.message.as_str()),
+        (reason.reason.as_str(), reason.message.to_string().as_str()),
         (
             "BudgetExhausted",
             "tenant vision has spent 5.00 of 5.00: only its own quota is left to it"

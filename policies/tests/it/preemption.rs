@@ -43,7 +43,7 @@ fn the_one_with_the_fresh_checkpoint_goes() {
     let waits = &plan.unplaced[0].reasons;
     assert_eq!(waits[0].reason, Reason::WaitingForPreemption);
     assert!(
-        waits[0].message.contains("research/fresh"),
+        waits[0].message.to_string().contains("research/fresh"),
         "{}",
         waits[0].message
     );

@@ -190,7 +190,7 @@ fn who_is_kept_out_is_told_by_whom_and_what_would_run() {
     let cause = &plan.unplaced[0].reasons[0];
     assert_eq!(cause.reason, Reason::ReservedForOthers);
     assert_eq!(
-        cause.message,
+        cause.message.to_string(),
         "pool main: 4 hosts are reserved (eval) for tenant wing, who gets them in 60 min; what \
          runs for at most 60 min may run before that"
     );
@@ -201,7 +201,7 @@ fn who_is_kept_out_is_told_by_whom_and_what_would_run() {
     world.0.reserved[0].from = at(-10);
     world.0.reserved[0].until = FOREVER;
     let plan = decide(&world.0);
-    let message = &plan.unplaced[0].reasons[0].message;
+    let message = plan.unplaced[0].reasons[0].message.to_string();
     assert!(
         message.ends_with("for tenant wing, who has them"),
         "{message}"
