@@ -16,8 +16,8 @@ use meridian_api::ids::GangId;
 use meridian_api::units::{MilliGpus, UnixMillis};
 
 use crate::model::{
-    Held, HeldIx, HoldIx, Lapsed, LedgerRow, Measure, Place, Placed, Preemption, Quota, Role,
-    Snapshot, TenantIx,
+    Held, HeldIx, HoldIx, Lapsed, LedgerRow, Measure, Place, Placed, Preemption, Quota, Regraded,
+    Role, Snapshot, TenantIx, Yield,
 };
 use crate::present::Present;
 use crate::quota::{ancestry, from_the_leaves};
@@ -42,6 +42,42 @@ pub fn rows(
     let moves = moves.map(|(victim, _)| snapshot.held[victim.held.index()].resources.gpus);
     let all = held.chain(planned).chain(made).chain(moves).enumerate();
     all.map(|(entry, gpus)| books.rows(entry, gpus)).collect()
+}
+
+/// Writes the ledger's rows into the placements; what else stands on other quota than before is
+/// returned.
+pub(crate) fn write_rows(
+    snapshot: &Snapshot,
+    present: &Present,
+    placements: &mut [Placed],
+    preemptions: &mut [Preemption],
+    lapsed: &[Lapsed],
+) -> Vec<Regraded> {
+    let books = Books::new(snapshot, present, placements, preemptions, lapsed);
+    let planned = snapshot.held.len();
+    let held_for = planned + placements.len();
+    for (placed, entry) in placements.iter_mut().zip(planned..) {
+        placed.rows = books.rows(entry, placed.gpus);
+    }
+    for (made, entry) in preemptions.iter_mut().zip(held_for..) {
+        made.rows = books.rows(entry, made.gpus);
+    }
+    let gpus = |held: HeldIx| snapshot.held[held.index()].resources.gpus;
+    let next_places = held_for + preemptions.len();
+    let victims = preemptions.iter_mut().flat_map(|made| &mut made.victims);
+    let moves = victims.filter_map(|victim| match &mut victim.does {
+        Yield::Move(next) => Some((next, victim.held)),
+        Yield::Evict | Yield::Shrink { .. } => None,
+    });
+    for ((next, held), entry) in moves.zip(next_places..) {
+        next.rows = books.rows(entry, gpus(held));
+    }
+    let regraded = books.moved(snapshot, present).into_iter();
+    let regraded = regraded.map(|held| Regraded {
+        held,
+        rows: books.rows(held.index(), gpus(held)),
+    });
+    regraded.collect()
 }
 
 /// The rows of all placements, in the order of [`rows`].

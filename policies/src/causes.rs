@@ -28,20 +28,26 @@ use rooms::Rooms;
 pub(crate) fn explain(round: &mut Round<'_>, left: &[WaitingIx]) -> Vec<Unplaced> {
     let mut known = Known::new(round);
     let mut starts = Starts::new(round);
-    let apart = round.apart();
+    let apart = Apart::new(&round.apart());
     let mut unplaced = Vec::with_capacity(left.len());
     for &ix in left {
         let look = round.kinds.look(ix);
-        if let Some(said) = known.said[look].as_ref().filter(|_| !apart[ix.index()]) {
+        if let Some(said) = known.said[look].as_mut().filter(|_| !apart.has(ix)) {
+            let mut start = None;
+            if said.for_room {
+                start = starts.again(look);
+                // Once nothing comes free for it, nothing does for those after it.
+                said.for_room = start.is_some();
+            }
             unplaced.push(Unplaced {
                 waiting: ix,
                 reasons: Shared::clone(&said.reasons),
-                start: said.for_room.then(|| starts.again(look)).flatten(),
+                start,
             });
             continue;
         }
         let (said, is_for_all) = say(round, &mut known, &mut starts, ix);
-        if is_for_all && !apart[ix.index()] {
+        if is_for_all && !apart.has(ix) {
             known.said[look] = Some(Said {
                 reasons: Shared::clone(&said.reasons),
                 for_room: starts.is_for_room(look, &said.reasons),
@@ -115,10 +121,29 @@ fn in_order(causes: Vec<Shared<Cause>>) -> Vec<Shared<Cause>> {
     keyed.into_iter().map(|(_, cause)| cause).collect()
 }
 
+/// Gangs of which more is to be said than of those that look like them, one bit each: it is asked
+/// of every gang.
+struct Apart(Vec<u64>);
+
+impl Apart {
+    fn new(apart: &[bool]) -> Self {
+        let word = |gangs: &[bool]| {
+            let bits = gangs.iter().zip(0_u32..);
+            bits.fold(0, |word, (apart, at)| word | (u64::from(*apart) << at))
+        };
+        Self(apart.chunks(64).map(word).collect())
+    }
+
+    fn has(&self, ix: WaitingIx) -> bool {
+        let word = self.0.get(ix.index() / 64).copied().unwrap_or(0);
+        word >> (ix.index() % 64) & 1 == 1
+    }
+}
+
 /// What is said of all gangs that look alike.
 struct Said {
     reasons: Reasons,
-    /// They wait for room.
+    /// They wait for room, and some comes free for them.
     for_room: bool,
 }
 

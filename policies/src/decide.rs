@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use meridian_api::kinds::workload_class::CapacityType;
 
-use crate::books::Books;
+use crate::books::write_rows;
 use crate::candidates::choice;
 use crate::causes;
 use crate::choice::copies::Copies;
@@ -16,14 +16,12 @@ use crate::choice::others::Others;
 use crate::choice::overflow;
 use crate::choice::standing::Standings;
 use crate::fit::Fit;
+use crate::hands::both;
 use crate::history::use_of;
 use crate::kinds::{Kind, Kinds};
-use crate::model::{
-    HeldIx, Lapsed, Placed, Plan, PoolIx, Preemption, Regraded, Shape, Snapshot, Use, Waiting,
-    WaitingIx, Yield,
-};
-use crate::order::{Order, Queue, Scan};
-use crate::place::Places;
+use crate::model::{HoldIx, Placed, Plan, PoolIx, Shape, Snapshot, Use, Waiting, WaitingIx};
+use crate::order::{Order, Queue};
+use crate::place::{Found, Places};
 use crate::pools::PoolState;
 use crate::preempt::blocks::vacate;
 use crate::preempt::{Beneficiaries, Preemptions};
@@ -49,11 +47,14 @@ use crate::slots::{Mask, Near, Searched, Slot, aged, blocked, slots, without};
 /// so would every gang like it: the cost is that of the different gangs, not of all.
 #[must_use]
 pub fn decide(snapshot: &Snapshot) -> Plan {
-    let present = Present::new(snapshot);
-    let scan = Scan::new(snapshot);
-    let mut round = Round::new(snapshot, &present, &scan);
+    let (rows, blocks) = (snapshot.waiting.len(), Blocks::new(snapshot));
+    let kinds = || Kinds::new(snapshot, &blocks);
+    let (kinds, (present, mut order)) = both(rows, kinds, || {
+        (Present::new(snapshot), Order::new(snapshot))
+    });
+    let mut round = Round::new(snapshot, &present, blocks, kinds, order.is_aged);
     let mut shares = Shares::of_present(snapshot, &present);
-    let order = Order::new(snapshot, &scan, &round.looks());
+    order.set_looks(&round.looks());
     let mut placements = round.settle_holds();
     let mut left = vec![true; snapshot.waiting.len()];
     for placed in &placements {
@@ -78,19 +79,16 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
             placements.push(placed);
         }
     }
-    let left = round.borrowers_last(passed_over);
-    let unplaced = causes::explain(&mut round, &left);
+    let Preemptions { made, lapsed, .. } = &round.preemptions;
+    let (mut preemptions, lapsed) = (made.clone(), lapsed.clone());
+    let (placed, made) = (&mut placements, &mut preemptions);
+    let write = || write_rows(snapshot, &present, placed, made, &lapsed);
+    let (regraded, unplaced) = both(rows, write, || {
+        let left = round.borrowers_last(passed_over);
+        causes::explain(&mut round, &left)
+    });
     let returning = overflow::returns(&round);
     let vacating = vacate(&round);
-    let Preemptions { made, lapsed, .. } = round.preemptions;
-    let mut preemptions = made;
-    let regraded = write_rows(
-        snapshot,
-        &present,
-        &mut placements,
-        &mut preemptions,
-        &lapsed,
-    );
     Plan {
         placements,
         unplaced,
@@ -100,42 +98,6 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         lapsed,
         vacating,
     }
-}
-
-/// Writes the ledger's rows into the placements; what else stands on other quota than before is
-/// returned.
-pub(crate) fn write_rows(
-    snapshot: &Snapshot,
-    present: &Present,
-    placements: &mut [Placed],
-    preemptions: &mut [Preemption],
-    lapsed: &[Lapsed],
-) -> Vec<Regraded> {
-    let books = Books::new(snapshot, present, placements, preemptions, lapsed);
-    let planned = snapshot.held.len();
-    let held_for = planned + placements.len();
-    for (placed, entry) in placements.iter_mut().zip(planned..) {
-        placed.rows = books.rows(entry, placed.gpus);
-    }
-    for (made, entry) in preemptions.iter_mut().zip(held_for..) {
-        made.rows = books.rows(entry, made.gpus);
-    }
-    let gpus = |held: HeldIx| snapshot.held[held.index()].resources.gpus;
-    let next_places = held_for + preemptions.len();
-    let victims = preemptions.iter_mut().flat_map(|made| &mut made.victims);
-    let moves = victims.filter_map(|victim| match &mut victim.does {
-        Yield::Move(next) => Some((next, victim.held)),
-        Yield::Evict | Yield::Shrink { .. } => None,
-    });
-    for ((next, held), entry) in moves.zip(next_places..) {
-        next.rows = books.rows(entry, gpus(held));
-    }
-    let regraded = books.moved(snapshot, present).into_iter();
-    let regraded = regraded.map(|held| Regraded {
-        held,
-        rows: books.rows(held.index(), gpus(held)),
-    });
-    regraded.collect()
 }
 
 /// Kinds of gangs that could not be placed in one turn.
@@ -238,9 +200,14 @@ pub(crate) struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(snapshot: &'a Snapshot, present: &Present, scan: &Scan) -> Self {
-        let blocks = Blocks::new(snapshot);
-        let kinds = Kinds::new(snapshot, &blocks);
+    /// `is_aged` says that the table of what waits is sorted by age.
+    fn new(
+        snapshot: &'a Snapshot,
+        present: &Present,
+        blocks: Blocks,
+        kinds: Kinds,
+        is_aged: bool,
+    ) -> Self {
         let ledger = Ledger::of_present(snapshot, present);
         let (asks, shapes) = kinds.counts();
         let prepared = Prepared {
@@ -251,7 +218,7 @@ impl<'a> Round<'a> {
         };
         let whose = Beneficiaries::new(snapshot);
         let mut round = Self::with(snapshot, blocks, ledger, &whose, prepared);
-        round.keep_slots(aged(snapshot, scan), &mut Searched::default());
+        round.keep_slots(aged(snapshot, is_aged), &mut Searched::default());
         round
     }
 
@@ -397,13 +364,7 @@ impl<'a> Round<'a> {
         if let Some(hold) = own {
             self.uncharge(hold);
         }
-        self.keep_quota(ix, mask);
-        let best = self.best(ix, reach, mask);
-        if best.is_none() && hold.is_none() {
-            self.make_room(ix, reach, mask);
-        }
-        self.give_back_quota(ix, mask);
-        let Some((pool, score, pods, found)) = best else {
+        let Some((pool, score, pods, found)) = self.look(ix, reach, mask, hold) else {
             if let Some(hold) = own {
                 self.charge_again(hold);
             } else if !owns_slot && !self.preemptions.waits_for_room(ix) {
@@ -430,6 +391,27 @@ impl<'a> Round<'a> {
             rows: Vec::new(),
             score,
         })
+    }
+
+    /// The best place for the gang beside what is kept for others; where there is none, and none is
+    /// held for it, it is looked whether others make room.
+    fn look(
+        &mut self,
+        ix: WaitingIx,
+        reach: Reach,
+        mask: Mask,
+        hold: Option<HoldIx>,
+    ) -> Option<Found> {
+        if hold.is_none() && !self.may_find(ix, reach) {
+            return None;
+        }
+        self.keep_quota(ix, mask);
+        let best = self.best(ix, reach, mask);
+        if best.is_none() && hold.is_none() {
+            self.make_room(ix, reach, mask);
+        }
+        self.give_back_quota(ix, mask);
+        best
     }
 
     /// True when the gang, which finds no place within nominal quota, would find one that it
@@ -577,6 +559,9 @@ impl<'a> Round<'a> {
         self.placed += 1;
         self.ledger.add(gang.tenant, place, demand, gang.gang.job);
         self.blocks.add(ix, pool, &gang.shape, pods);
-        self.preemptions.moved.take(pool, &found.takes);
+        // Where no host is known nobody is asked to go, and hosts are told apart for nobody.
+        if !self.snapshot.hosts.is_empty() {
+            self.preemptions.moved.take(pool, &found.takes);
+        }
     }
 }

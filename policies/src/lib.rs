@@ -1,8 +1,8 @@
 //! The decisions: pure functions over snapshots.
 //!
 //! Owns order, quota, feasibility, placement over regions and on nodes, life cycle of a
-//! placement, explanation and invariant checks. Does no I/O, reads no clock, spawns nothing,
-//! iterates no hash map: the same input gives the same output on any machine.
+//! placement, explanation and invariant checks. Does no I/O, reads no clock, spawns nothing that
+//! outlives a round, iterates no hash map: the same input gives the same output on any machine.
 
 pub mod accounts;
 mod bits;
@@ -21,6 +21,7 @@ mod ends;
 pub mod explain;
 mod fill;
 pub mod fit;
+mod hands;
 pub mod history;
 mod kinds;
 pub mod lifecycle;

@@ -27,8 +27,8 @@ type Rank = u32;
 #[must_use]
 pub fn queue(snapshot: &Snapshot) -> Vec<WaitingIx> {
     let mut shares = Shares::new(snapshot);
-    let scan = Scan::new(snapshot);
-    let order = Order::new(snapshot, &scan, &vec![0; snapshot.waiting.len()]);
+    let mut order = Order::new(snapshot);
+    order.set_looks(&vec![0; snapshot.waiting.len()]);
     let all = vec![true; snapshot.waiting.len()];
     let mut queue = Queue::new(snapshot, &mut shares, &order, &all);
     let mut passed = Vec::new();
@@ -38,6 +38,8 @@ pub fn queue(snapshot: &Snapshot) -> Vec<WaitingIx> {
 /// What the order within a round is made of, however often the queue is gone through.
 pub(crate) struct Order {
     by_urgency: Vec<WaitingIx>,
+    /// The table of what waits is sorted by age.
+    pub(crate) is_aged: bool,
     lines: Lines,
     /// Tenants, each before the one above it.
     from_the_leaves: Vec<TenantIx>,
@@ -67,20 +69,20 @@ struct Line {
 }
 
 /// What the order of a queue comes of, read in one walk: rows are wide, and a queue is long.
-pub(crate) struct Scan {
+struct Scan {
     /// Of each gang its line, and what sorts high priorities first.
     rows: Vec<(u32, u32)>,
     /// Class priorities.
     levels: usize,
     /// The table is sorted by age.
-    pub(crate) is_aged: bool,
+    is_aged: bool,
     /// Some gang has a time by which it should finish.
     presses: bool,
 }
 
 impl Scan {
     /// All that waits.
-    pub(crate) fn new(snapshot: &Snapshot) -> Self {
+    fn new(snapshot: &Snapshot) -> Self {
         let mut priorities: Vec<i32> = snapshot.classes.iter().map(|it| it.priority).collect();
         // Of classes that are not there.
         priorities.push(i32::MIN);
@@ -112,8 +114,9 @@ impl Scan {
 }
 
 impl Order {
-    /// The order of all that waits, with what each gang looks like.
-    pub(crate) fn new(snapshot: &Snapshot, scan: &Scan, looks: &[u32]) -> Self {
+    /// The order of all that waits.
+    pub(crate) fn new(snapshot: &Snapshot) -> Self {
+        let scan = &Scan::new(snapshot);
         let (rows, tenants) = (&scan.rows, snapshot.tenants.len());
         let mut ends = vec![0_usize; scan.levels * tenants];
         for (line, _) in rows {
@@ -147,19 +150,32 @@ impl Order {
         let gangs: Vec<WaitingIx> = gangs.collect();
         Self {
             lines: Lines {
-                looks: gangs.iter().map(|gang| looks[gang.index()]).collect(),
+                looks: Vec::new(),
                 gangs,
                 urgencies,
                 classes,
             },
             by_urgency,
+            is_aged: scan.is_aged,
             from_the_leaves: from_the_leaves(&snapshot.tenants),
         }
     }
 
+    /// Says what each gang looks like.
+    pub(crate) fn set_looks(&mut self, looks: &[u32]) {
+        let gangs = self.lines.gangs.iter();
+        self.lines.looks = gangs.map(|gang| looks[gang.index()]).collect();
+    }
+
     /// The lines of those that are `left`.
     fn left(&self, left: &[bool]) -> Lines {
-        let mut kept = Lines::default();
+        let count = self.lines.gangs.len();
+        let mut kept = Lines {
+            gangs: Vec::with_capacity(count),
+            looks: Vec::with_capacity(count),
+            urgencies: Vec::with_capacity(count),
+            classes: Vec::with_capacity(self.lines.classes.len()),
+        };
         let is_left = |gang: WaitingIx| left[gang.index()];
         for class in &self.lines.classes {
             let mut rows = Vec::with_capacity(class.len());

@@ -242,6 +242,16 @@ impl<'a> Picker<'a> {
         }
         let mut room = 0_u64;
         let tree = self.tree;
+        if ix == DomainIx::POOL && self.slice_depth == 0 {
+            // Wherever hosts are, so their kinds are enough.
+            for (kind, at) in tree.kinds().iter().zip((0..).map(KindIx)) {
+                if kind.hosts > 0 {
+                    room += u64::from(kind.hosts) * u64::from(self.capacity(at));
+                }
+            }
+            self.rooms[ix.index()] = room;
+            return room;
+        }
         // Looking at the hosts of an innermost domain costs no more than the bound.
         let innermost = depth == tree.depth();
         if tree.free(ix) >= self.least_free(depth) && (innermost || self.bound(ix) > 0) {

@@ -58,6 +58,9 @@ pub(crate) struct Asked {
     pub(crate) openings: Vec<(Place, PoolBits)>,
 }
 
+/// A place: the pool, why this one, pods per role, and the hosts.
+pub(crate) type Found = (PoolIx, Score, Vec<u32>, Fit);
+
 /// What a round knows of pools and asks.
 pub(crate) struct Places {
     /// Pools that take new work, by the names of cluster and pool.
@@ -166,12 +169,7 @@ impl Places {
 
 impl Round<'_> {
     /// The best place for the gang within `reach`.
-    pub(crate) fn best(
-        &mut self,
-        ix: WaitingIx,
-        reach: Reach,
-        mask: Mask,
-    ) -> Option<(PoolIx, Score, Vec<u32>, Fit)> {
+    pub(crate) fn best(&mut self, ix: WaitingIx, reach: Reach, mask: Mask) -> Option<Found> {
         self.count_copies(ix, reach);
         let asked = self.asked(ix);
         let size = Size::new(&self.gang(ix).shape);
@@ -222,6 +220,22 @@ impl Round<'_> {
         let remembered = self.places.remembered.get(&key)?;
         let (pods, found) = remembered.found.clone()?;
         Some((pool, score, pods, found))
+    }
+
+    /// False when quota and room say of all its pools that the gang finds no place, and nobody
+    /// need be asked to go: it then does not matter what is kept for others.
+    pub(crate) fn may_find(&mut self, ix: WaitingIx, reach: Reach) -> bool {
+        let gang = self.gang(ix);
+        if !self.snapshot.hosts.is_empty() || choice(self.snapshot, gang).minds_others() {
+            return true;
+        }
+        let (asked, shape) = (self.asked(ix), self.kinds.of(ix).shape);
+        let least = gang.shape.demand(&gang.shape.least());
+        let may = |(place, pools): &(Place, PoolBits)| {
+            self.places.may_hold(shape, pools, pools)
+                && self.ledger.room(gang.tenant, *place, reach).covers(least)
+        };
+        asked.openings.iter().any(may)
     }
 
     /// Pools that the gang may use and that could hold it, with what they are at best.
@@ -313,7 +327,7 @@ impl Round<'_> {
         }
         let (snapshot, gang) = (self.snapshot, self.gang(ix));
         let mut candidates = Vec::new();
-        let mut places: BTreeMap<Place, u32> = BTreeMap::new();
+        let mut places: Vec<(Place, u32)> = Vec::new();
         for (pool, source) in (0..).map(PoolIx).zip(&snapshot.pools) {
             let cluster = &snapshot.clusters[source.cluster.index()];
             if !allows_cluster(gang, source.cluster, cluster) {
@@ -323,14 +337,16 @@ impl Round<'_> {
             let Ok(preference) = preference_with(snapshot, gang, source, standing) else {
                 continue;
             };
-            places.insert(snapshot.place(source), self.places.counted[pool.index()]);
+            places.push((snapshot.place(source), self.places.counted[pool.index()]));
             if is_open(cluster) && lacks(gang, source.cluster).is_none() {
                 candidates.push(Candidate { pool, preference });
             }
         }
         let order = &self.places.order;
         candidates.sort_by_key(|it| order[it.pool.index()]);
-        let mut flavors: Vec<FlavorIx> = places.keys().map(|place| place.flavor).collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut flavors: Vec<FlavorIx> = places.iter().map(|(place, _)| place.flavor).collect();
         flavors.dedup();
         let mut seen: Vec<u32> = Vec::new();
         let mut is_first = |group: u32| {

@@ -200,12 +200,13 @@ pub(crate) fn shift(rows: &mut Vec<Shape>, change: &RoomChange) -> bool {
         let key = (change.domains.as_slice(), change.allocatable, free);
         rows.partition_point(|row| (row.domains.as_slice(), row.allocatable, row.free) < key)
     };
-    let same = |row: &&mut Shape, free: Resources| {
-        row.domains == change.domains && row.allocatable == change.allocatable && row.free == free
-    };
+    let is_near =
+        |row: &Shape| row.allocatable == change.allocatable && row.domains == change.domains;
+    let mut known = None;
     if let Some(before) = change.before {
         let at = find(rows, before);
-        let row = rows.get_mut(at).filter(|row| same(row, before));
+        let row = rows.get_mut(at);
+        let row = row.filter(|row| row.free == before && is_near(row));
         let rest = row.and_then(|row| {
             row.hosts = row.hosts.checked_sub(change.hosts)?;
             Some(row.hosts)
@@ -217,12 +218,26 @@ pub(crate) fn shift(rows: &mut Vec<Shape>, change: &RoomChange) -> bool {
             }
             Some(_) => {}
         }
+        known = Some(at);
     }
     let Some(after) = change.after.filter(|_| change.hosts > 0) else {
         return true;
     };
-    let at = find(rows, after);
-    match rows.get_mut(at).filter(|row| same(row, after)) {
+    let at = match known {
+        // Names are slow to compare, and hosts of one domain are next to each other.
+        Some(mut at) => {
+            while at > 0 && rows[at - 1].free >= after && is_near(&rows[at - 1]) {
+                at -= 1;
+            }
+            while at < rows.len() && rows[at].free < after && is_near(&rows[at]) {
+                at += 1;
+            }
+            at
+        }
+        None => find(rows, after),
+    };
+    let row = rows.get_mut(at);
+    match row.filter(|row| row.free == after && is_near(row)) {
         Some(row) => match row.hosts.checked_add(change.hosts) {
             Some(sum) => row.hosts = sum,
             None => return false,

@@ -25,7 +25,6 @@ use crate::model::{
     ClassIx, Estimate, FlavorIx, GangShape, Place, Pool, PoolIx, Shape, Snapshot, TenantIx,
     Waiting, WaitingIx,
 };
-use crate::order::Scan;
 use crate::quota::{Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
 use crate::shapes;
@@ -192,11 +191,11 @@ pub(crate) fn slots(
     chosen
 }
 
-/// All that waits, the oldest first.
-pub(crate) fn aged(snapshot: &Snapshot, scan: &Scan) -> impl Iterator<Item = WaitingIx> {
+/// All that waits, the oldest first; `is_aged` says that the table is in that order.
+pub(crate) fn aged(snapshot: &Snapshot, is_aged: bool) -> impl Iterator<Item = WaitingIx> {
     let age = |gang: &Waiting| (gang.submitted, gang.gang);
     let mut order: Vec<WaitingIx> = Vec::new();
-    if !scan.is_aged {
+    if !is_aged {
         order.extend((0..).map(WaitingIx).take(snapshot.waiting.len()));
         order.sort_by_key(|ix| age(&snapshot.waiting[ix.index()]));
     }

@@ -80,6 +80,9 @@ impl Round<'_> {
     pub(crate) fn others_causes(&self, ix: WaitingIx) -> Vec<Cause> {
         let (snapshot, gang) = (self.snapshot, self.gang(ix));
         let mut causes = Vec::new();
+        if choice(snapshot, gang).jobs.is_empty() {
+            return causes;
+        }
         for (cluster, at) in snapshot.clusters.iter().zip((0..).map(ClusterIx)) {
             if !is_open(cluster) || !allows_cluster(gang, at, cluster) {
                 continue;

@@ -13,10 +13,11 @@ use super::ages::Ages;
 use super::change::Tables;
 use super::lines::{Apart, Lines, Walk};
 use super::openings::Openings;
+use crate::books::write_rows;
 use crate::causes;
 use crate::choice::overflow;
 use crate::choice::standing::Standings;
-use crate::decide::{Failed, Kept, Prepared, Round, write_rows};
+use crate::decide::{Failed, Kept, Prepared, Round};
 use crate::kinds::Kinds;
 use crate::model::{
     Place, Placed, Plan, PoolIx, Preemption, Snapshot, TenantIx, Unplaced, Use, Waiting, WaitingIx,
