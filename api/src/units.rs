@@ -23,6 +23,7 @@ macro_rules! unit {
             pub const ZERO: Self = Self(0);
 
             /// Sum, or `None` when it does not fit.
+            #[inline]
             #[must_use]
             pub const fn checked_add(self, other: Self) -> Option<Self> {
                 match self.0.checked_add(other.0) {
@@ -32,6 +33,7 @@ macro_rules! unit {
             }
 
             /// Difference, or `None` when it does not fit (for an unsigned unit: below zero).
+            #[inline]
             #[must_use]
             pub const fn checked_sub(self, other: Self) -> Option<Self> {
                 match self.0.checked_sub(other.0) {
@@ -41,6 +43,7 @@ macro_rules! unit {
             }
 
             /// Product with a plain factor, or `None` when it does not fit.
+            #[inline]
             #[must_use]
             pub const fn checked_mul(self, factor: $inner) -> Option<Self> {
                 match self.0.checked_mul(factor) {
@@ -50,12 +53,14 @@ macro_rules! unit {
             }
 
             /// Difference that stops at the unit's smallest value.
+            #[inline]
             #[must_use]
             pub const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
             }
 
             /// Sum that stops at the unit's largest value.
+            #[inline]
             #[must_use]
             pub const fn saturating_add(self, other: Self) -> Self {
                 Self(self.0.saturating_add(other.0))
@@ -187,6 +192,7 @@ pub struct Resources {
 
 impl Resources {
     /// Sum of each component, or `None` when one does not fit.
+    #[inline]
     #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
         Some(Self {
@@ -197,6 +203,7 @@ impl Resources {
     }
 
     /// Difference of each component, or `None` when one would go below zero.
+    #[inline]
     #[must_use]
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         Some(Self {
@@ -207,6 +214,7 @@ impl Resources {
     }
 
     /// Each component times `factor`, or `None` when one does not fit.
+    #[inline]
     #[must_use]
     pub fn checked_mul(self, factor: u64) -> Option<Self> {
         Some(Self {
@@ -217,12 +225,14 @@ impl Resources {
     }
 
     /// True when `request` fits in this much.
+    #[inline]
     #[must_use]
     pub fn covers(self, request: Self) -> bool {
         self.gpus >= request.gpus && self.cpu >= request.cpu && self.memory >= request.memory
     }
 
     /// How many times `request` fits in this much; `u64::MAX` for an empty request.
+    #[inline]
     #[must_use]
     pub fn times(self, request: Self) -> u64 {
         if !self.covers(request) {

@@ -35,7 +35,7 @@ impl Stream {
     /// larger than it. Larger ones are passed by whoever fits beside them.
     fn wanted(&self, need: MilliGpus) -> MilliGpus {
         let no_larger = self.ahead[..=magnitude(need)].iter();
-        no_larger.fold(need, |sum, ahead| sum.saturating_add(*ahead))
+        MilliGpus(no_larger.fold(need.0, |sum, ahead| sum.saturating_add(ahead.0)))
     }
 
     /// When so much has come free at the soonest. Most of a long queue asks for more than ever
