@@ -260,16 +260,18 @@ fn named(snapshot: &Snapshot) -> Vec<bool> {
     named
 }
 
-/// Where a row is once the rows are canonical; hosts that look like none go on doing so.
+/// Where a row is once the rows are canonical; a host that looks like none goes on doing so.
 fn moved(row: u32, before: &[Shape], canonical: &[Shape]) -> u32 {
-    let look = |row: &Shape| (row.domains.clone(), row.allocatable, row.free);
     let Some(row) = before.get(row as usize) else {
         return u32::MAX;
     };
     let own = (row.domains.as_slice(), row.allocatable, row.free);
-    let at =
-        canonical.binary_search_by(|it| (it.domains.as_slice(), it.allocatable, it.free).cmp(&own));
-    debug_assert!(at.is_ok() || row.hosts == 0, "{:?} is there", look(row));
+    let other = |it: &Shape| (it.domains.as_slice(), it.allocatable, it.free).cmp(&own);
+    let at = canonical.binary_search_by(other);
+    debug_assert!(
+        at.is_ok() || row.hosts == 0,
+        "a row that has hosts is there"
+    );
     at.map_or(u32::MAX, ordinal)
 }
 
