@@ -155,7 +155,9 @@ impl Engine<'_> {
             changes.push(Change::Appeared(Box::new(held)));
             changes.extend(movable.map(|row| Change::Movable(id, epoch, Box::new(row))));
         }
-        changes.into_iter().for_each(|change| self.tell(change));
+        for change in changes {
+            self.tell(change);
+        }
         let stages = std::mem::take(&mut self.stages);
         if !stages.is_empty() {
             self.planner.stand(|gang, standing| {
