@@ -1,15 +1,16 @@
 //! The engine: what happens, instant by instant, when a round is decided whenever it could come to
 //! something else than before.
 //!
-//! Owns simulated time, the queue of events, and the changes that a planner is told, event by event:
-//! it hands on from round to round what stays (see `meridian_policies::planner`). Never orders,
-//! chooses or places: there is one scheduler, and this is not it.
+//! Owns simulated time, the queue of events, and the changes that a planner is told, event by
+//! event: it hands on from round to round what stays (see `meridian_policies::planner`). Never
+//! orders, chooses or places: there is one scheduler, and this is not it.
 //!
 //! All events of one instant happen before its round. A round is left out when the last one has
-//! refused every gang that looks like those that wait and nothing has become free since: a refusal follows from
-//! room and quota, and both have only shrunk. [`Rounds::Always`] leaves none out; tests hold the
-//! two to the same result. Where work may be made to go for others the answer changes with time
-//! alone, as runs get old enough to be stopped: what is refused is then asked again each minute.
+//! refused every gang that looks like those that wait and nothing has become free since: a refusal
+//! follows from room and quota, and both have only shrunk. [`Rounds::Always`] leaves none out;
+//! tests hold the two to the same result. Where work may be made to go for others the answer
+//! changes with time alone, as runs get old enough to be stopped: what is refused is then asked
+//! again each minute.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -80,8 +80,9 @@ impl Openings {
         self.is_held = whose.waiting().next().is_some();
     }
 
-    /// False when no gang of the look finds a place, nor would room be looked for: each pool that it may use is known to have no
-    /// room for its smallest size, or quota there does not reach. `one` gives one of them.
+    /// False when no gang of the look finds a place, nor would room be looked for: each pool that
+    /// it may use is known to have no room for its smallest size, or quota there does not reach.
+    /// `one` gives one of them.
     pub(super) fn may_place(
         &mut self,
         round: &mut Round<'_>,
