@@ -298,14 +298,6 @@ proptest! {
             prop_assert_eq!(fleet.planner.plan(), expected);
         }
     }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 400,
-        max_shrink_iters: 2_000,
-        ..ProptestConfig::default()
-    })]
 
     /// A planner comes to wherever a fleet is, from wherever it was.
     #[test]
