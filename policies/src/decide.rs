@@ -29,7 +29,7 @@ use crate::present::Present;
 use crate::quota::{Entries, Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
 use crate::shares::Shares;
-use crate::slots::{Mask, Near, Searched, Slot, aged, blocked, slots, without};
+use crate::slots::{Mask, Near, Searched, Slot, aged, blocked, next_change, slots, without};
 
 /// Decides one round.
 ///
@@ -225,10 +225,10 @@ impl<'a> Round<'a> {
     /// Keeps room for those that wait for too long; see [`blocked`] for `oldest`.
     pub(crate) fn keep_slots(
         &mut self,
-        oldest: impl Iterator<Item = WaitingIx>,
+        oldest: impl Iterator<Item = WaitingIx> + Clone,
         searched: &mut Searched,
     ) {
-        let blocked = blocked(self.snapshot, &self.kinds, oldest);
+        let blocked = blocked(self.snapshot, &self.kinds, oldest.clone());
         let mut near = Near::new();
         for ix in &blocked {
             near.extend(self.clusters_for(*ix).map(|clusters| (*ix, clusters)));
@@ -238,6 +238,10 @@ impl<'a> Round<'a> {
         let slots = slots(self.snapshot, ledger, blocks, kinds, asked, searched);
         for slot in &slots {
             self.owners[slot.owner.index()] = true;
+        }
+        if !self.snapshot.hosts.is_empty() {
+            let again = next_change(self.snapshot, &slots, oldest);
+            self.preemptions.again.note(again);
         }
         self.slots = slots.into_iter().map(Some).collect();
     }
@@ -408,6 +412,11 @@ impl<'a> Round<'a> {
         self.keep_quota(ix, mask);
         let best = self.best(ix, reach, mask);
         if best.is_none() && hold.is_none() {
+            // It may be gone by the start of a slot, should that be put off.
+            let most = self.gang(ix).max_runtime.filter(|_| mask != 0);
+            self.preemptions
+                .beside
+                .extend(most.map(|most| (mask, most)));
             self.make_room(ix, reach, mask);
         }
         self.give_back_quota(ix, mask);

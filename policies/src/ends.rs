@@ -76,6 +76,13 @@ impl List {
         })
     }
 
+    /// When the next of those that do not say when they end has run for so long.
+    pub(crate) fn next_open(&self, ran: Millis, now: UnixMillis) -> Option<UnixMillis> {
+        let younger = self.open.partition_point(|end| now.since(end.at) < ran);
+        let oldest = self.open[..younger].last();
+        oldest.map(|end| end.at.after(ran))
+    }
+
     /// The last, if all say when they end.
     pub(crate) fn last_told(&self, now: UnixMillis) -> Option<UnixMillis> {
         let last = self.told.last().filter(|_| self.open.is_empty());
@@ -121,6 +128,16 @@ impl Ends {
             }
             Some((at, is_told, *end))
         })
+    }
+
+    /// When the next of all those that do not say when they end has run for so long.
+    pub(crate) fn next_open(&mut self, snapshot: &Snapshot, ran: Millis) -> Option<UnixMillis> {
+        let lists = self.lists(snapshot).iter_mut();
+        let next = lists.filter_map(|list| {
+            list.sort();
+            list.next_open(ran, snapshot.now)
+        });
+        next.min()
     }
 
     fn lists(&mut self, snapshot: &Snapshot) -> &mut Vec<List> {

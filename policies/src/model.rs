@@ -474,6 +474,18 @@ pub struct Plan {
     pub vacating: Vec<Vacating>,
 }
 
+impl Plan {
+    /// True when nothing starts, stops, is held or given up: whatever waits goes on waiting.
+    #[must_use]
+    pub const fn leaves_all(&self) -> bool {
+        self.placements.is_empty()
+            && self.returning.is_empty()
+            && self.preemptions.is_empty()
+            && self.lapsed.is_empty()
+            && self.vacating.is_empty()
+    }
+}
+
 /// A placement that stands on other quota than before: others use theirs again, or quota changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Regraded {

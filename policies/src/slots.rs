@@ -11,6 +11,8 @@
 //! domains in which the gang fits best when they are empty, which are the same in every round, and
 //! all that does not end before it drains from them.
 
+mod time;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,6 +30,8 @@ use crate::model::{
 use crate::quota::{Ledger, Reach, gpus_per_job};
 use crate::reserved::Blocks;
 use crate::shapes;
+
+pub(crate) use time::next_change;
 
 /// A gang that has waited for longer is blocked, and no longer merely next.
 const PATIENCE: Millis = Millis::seconds(600);
@@ -64,6 +68,9 @@ pub(crate) struct Slot {
     pub(crate) need: Resources,
     /// Its tenant has nominal quota left for it: it need not yield to those under nominal.
     within_nominal: bool,
+    /// When it may have its room, and its quota.
+    room_from: UnixMillis,
+    quota_from: UnixMillis,
     hosts: Arc<Vec<KeptHosts>>,
 }
 
@@ -192,7 +199,7 @@ pub(crate) fn slots(
 }
 
 /// All that waits, the oldest first; `is_aged` says that the table is in that order.
-pub(crate) fn aged(snapshot: &Snapshot, is_aged: bool) -> impl Iterator<Item = WaitingIx> {
+pub(crate) fn aged(snapshot: &Snapshot, is_aged: bool) -> impl Iterator<Item = WaitingIx> + Clone {
     let age = |gang: &Waiting| (gang.submitted, gang.gang);
     let mut order: Vec<WaitingIx> = Vec::new();
     if !is_aged {
@@ -289,6 +296,7 @@ fn slot<'a>(
     let (hosts, missing) = known.hosts((at, pool), others, (&gang.shape, shape), is_firm)?;
     let mut start = when_free(known, at, missing);
     let quota = when_allowed(known, gang, place, need);
+    let room_from = start.earliest;
     start.earliest = start.earliest.max(quota.earliest);
     start.latest = start
         .latest
@@ -301,6 +309,8 @@ fn slot<'a>(
         tenant: gang.tenant,
         place,
         need,
+        room_from,
+        quota_from: quota.earliest,
         within_nominal: ledger.room(gang.tenant, place, Reach::Nominal).covers(need),
         hosts,
     };

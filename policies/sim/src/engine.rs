@@ -9,8 +9,7 @@
 //! refused every gang that looks like those that wait and nothing has become free since: a refusal
 //! follows from room and quota, and both have only shrunk. [`Rounds::Always`] leaves none out;
 //! tests hold the two to the same result. Where work may be made to go for others the answer
-//! changes with time alone, as runs get old enough to be stopped: what is refused is then asked
-//! again each minute.
+//! changes with time alone, as runs get old enough to be stopped: the planner says when.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -37,9 +36,6 @@ use refused::Refused;
 
 /// Restarts of one gang: a fleet that loses a gang so often does nothing else.
 const MAX_ATTEMPTS: u32 = 10_000;
-/// What is refused is asked again after this long where work may be made to go: much less than any
-/// least run time, and little beside the notice that a victim has.
-const AGAIN: Millis = Millis::seconds(60);
 /// What runs is entered into the histories of tenants by the hour, as the hub does.
 const HOUR: i64 = 3_600_000;
 
@@ -219,6 +215,10 @@ struct Engine<'a> {
     is_new: bool,
     /// Something may be placed.
     due: bool,
+    /// And only because time has passed.
+    only_time: bool,
+    /// Rounds that the planner has decided from nothing: looks have other numbers then.
+    full_rounds: u64,
     next_round: UnixMillis,
     /// Pools that look otherwise than the meters say.
     touched: Vec<bool>,
@@ -249,6 +249,7 @@ pub(crate) fn run(
         engine.take_departures(at)?;
         engine.take_arrivals(at);
         engine.due |= options.rounds == Rounds::Always;
+        engine.only_time = !engine.due;
         engine.due |= engine.again.is_some_and(|again| again <= at);
         if engine.due && at >= engine.next_round && engine.waits() {
             engine.round(at)?;
@@ -304,6 +305,8 @@ impl<'a> Engine<'a> {
             known: vec![false; count],
             is_new: false,
             due: false,
+            only_time: false,
+            full_rounds: 0,
             next_round: begin,
             touched: vec![true; world.empty.pools.len()],
             untold: vec![false; world.empty.pools.len()],

@@ -108,11 +108,11 @@ fn who_is_asked_for_a_checkpoint_loses_nothing() {
 
 #[test]
 fn nobody_goes_before_its_least_run_time() {
-    // It is old enough at 90: the request at 20 is asked again each minute, at 80 and at 140.
+    // It is old enough at 90: then the request of 20 is looked at again, and its notice is 10 s.
     let rows = "long,0,a,low,1,8,200,\nurgent,20,a,high,1,8,10,\n";
     let kind = "preemption: Requeue, notice: 10s, minRuntime: 90s";
     let summary = run(kind, 1, rows, Alone::Skipped);
-    assert_eq!(waits(&summary), [("high", 130), ("low", 10)]);
+    assert_eq!(waits(&summary), [("high", 80), ("low", 10)]);
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn a_window_opens_and_what_was_protected_may_be_stopped() {
     let rows = "long,0,a,low,1,8,5000,\nurgent,100,a,high,1,8,10,\n";
     let pools = "c,p,x,1,8,1000\n";
     let summary = run_under(&rules, pools, rows, Alone::Skipped);
-    // Asked again each minute: at 640 it is open, and the notice is 30 s.
-    assert_eq!(waits(&summary), [("high", 570), ("low", 10)]);
+    // It opens at 600, and the notice is 30 s.
+    assert_eq!(waits(&summary), [("high", 530), ("low", 10)]);
     rules.windows.clear();
     let summary = run_under(&rules, pools, rows, Alone::Skipped);
     assert_eq!(
@@ -185,13 +185,13 @@ fn a_window_opens_and_what_was_protected_may_be_stopped() {
 #[test]
 fn small_ones_move_together_so_that_a_host_comes_free_for_a_large_one() {
     // `a` and `b` end on one half-empty host each. `large` waits for a whole one, of the same
-    // class: nobody may be stopped for it. At 760 it has waited for more than ten minutes, and one
-    // of them is told to go on beside the other.
+    // class: nobody may be stopped for it. Right after 700 it has waited for more than ten minutes,
+    // and one of them is told to go on beside the other.
     let rows = "a,0,a,low,1,2,9000,60\nf,0,b,low,1,6,50,\nb,1,a,low,1,2,9000,60\n\
                 large,100,a,low,1,8,10,\n";
     let kind = "preemption: CheckpointThenRequeue, notice: 30s";
     let summary = run(kind, 2, rows, Alone::Skipped);
     assert_eq!((summary.preemptions, summary.completed), (1, 4));
-    assert_eq!(waits(&summary), [("low", 690)]);
+    assert_eq!(waits(&summary), [("low", 630)]);
     assert_eq!(summary.lost_gpu_hours.0, 0);
 }

@@ -52,7 +52,7 @@ impl Ages {
     }
 
     /// The oldest gang of each look, the oldest first.
-    pub(super) fn oldest(&self) -> impl Iterator<Item = WaitingIx> {
+    pub(super) fn oldest(&self) -> impl Iterator<Item = WaitingIx> + Clone {
         let heads = self.heads.iter();
         heads.filter_map(|(_, look)| self.by_look[*look as usize].first().copied())
     }

@@ -34,9 +34,11 @@ mod settle;
 mod state;
 
 use meridian_api::ids::{Epoch, GangId};
+use meridian_api::units::UnixMillis;
 
 use crate::decide::decide;
 use crate::model::{HeldIx, Plan, Reasons, Snapshot, Standing, Unplaced, WaitingIx};
+use crate::preempt::again::DRIFT;
 
 pub use crate::shapes::RoomChange;
 use change::Tables;
@@ -159,6 +161,18 @@ impl Planner {
         }
         self.is_current = true;
         &self.decided
+    }
+
+    /// When time alone may let room be made for a gang that the last round has refused: a run is
+    /// old enough to be stopped, a hold ends, a gang has waited long enough for a slot. `None`
+    /// while nothing else happens. Never later than it may; asking earlier gives the same answer.
+    #[must_use]
+    pub fn again(&self) -> Option<UnixMillis> {
+        if let Some(state) = &self.state {
+            return state.again;
+        }
+        let snapshot = &self.tables.snapshot;
+        (!snapshot.hosts.is_empty()).then(|| snapshot.now.after(DRIFT))
     }
 
     /// The decisions of the last round, as [`round`](Self::round) gave them.

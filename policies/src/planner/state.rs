@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_api::ids::GangId;
-use meridian_api::units::Resources;
+use meridian_api::units::{Resources, UnixMillis};
 
 use super::Reasoned;
 use super::ages::Ages;
@@ -79,6 +79,8 @@ pub(super) struct State {
     pub(super) fleet_changed: bool,
     /// With more looks than these everything is made anew.
     most_looks: usize,
+    /// When time alone may change what the last round has refused.
+    pub(super) again: Option<UnixMillis>,
 }
 
 impl State {
@@ -125,6 +127,7 @@ impl State {
             has_promised: false,
             tenants_changed: false,
             fleet_changed: false,
+            again: None,
         }
     }
 
@@ -177,6 +180,7 @@ impl State {
         placements.extend(more);
         self.note(&round, &placements, out);
         let returning = overflow::returns(&round);
+        self.again = round.again(&mut self.searched.ends);
         let mut preemptions = round.preemptions.made.clone();
         let lapsed = round.preemptions.lapsed.clone();
         self.kept = Some(round.into_kept());

@@ -74,21 +74,20 @@ pub(super) fn bid(
     let gang = &round.gang(ix).shape;
     let least = gang.least();
     let seen = round.seen(pool, mask);
-    let start = candidates.ground(snapshot, pool, &seen, &round.preemptions.moved);
+    let mut start = candidates.ground(snapshot, pool, &seen, &round.preemptions.moved);
     let (per_pod, wanted) = (gang.roles[main].per_pod, least[main]);
     let scope = Scope::of(&source.levels, gang.roles[main].required.as_deref())?;
     let areas = areas(&start, source.shapes.as_slice(), &seen, per_pod, scope);
-    let mut first = start.clone();
-    let mut search = Search::new(&mut first, per_pod);
-    let estimates = areas.into_iter().filter_map(|area| {
-        let cost = search.estimate(&area, u64::from(wanted))?;
-        Some((cost, area))
-    });
-    let mut estimates: Vec<(u64, Area)> = estimates.collect();
-    estimates.sort_by(|a, b| (a.0, &a.1.hosts).cmp(&(b.0, &b.1.hosts)));
+    let areas = cheapest(&mut start, areas, per_pod, wanted);
     let mut best: Option<Bid> = None;
-    for (_, area) in estimates.into_iter().take(AREAS) {
-        let mut ground = start.clone();
+    let last = areas.len().saturating_sub(1);
+    for (at, area) in areas.into_iter().enumerate() {
+        // The last search may have the ground itself.
+        let mut ground = if at == last {
+            std::mem::replace(&mut start, Ground::new(snapshot))
+        } else {
+            start.clone()
+        };
         let Some((takes, rows)) = cleared(&mut ground, &area, &seen, source, gang, main) else {
             continue;
         };
@@ -111,6 +110,27 @@ pub(super) fn bid(
     best
 }
 
+/// Areas that may hold so many pods, those that are cheapest to clear by estimate.
+fn cheapest(
+    ground: &mut Ground<'_>,
+    areas: Vec<Area>,
+    per_pod: Resources,
+    wanted: u32,
+) -> Vec<Area> {
+    if areas.len() < 2 {
+        return areas;
+    }
+    let mut search = Search::new(ground, per_pod);
+    let estimates = areas.into_iter().filter_map(|area| {
+        let cost = search.estimate(&area, u64::from(wanted))?;
+        Some((cost, area))
+    });
+    let mut estimates: Vec<(u64, Area)> = estimates.collect();
+    estimates.sort_by(|a, b| (a.0, &a.1.hosts).cmp(&(b.0, &b.1.hosts)));
+    let cheapest = estimates.into_iter().map(|(_, area)| area);
+    cheapest.take(AREAS).collect()
+}
+
 /// Clears hosts of the area until the whole gang fits; the fit and the rows it was made for.
 fn cleared(
     ground: &mut Ground<'_>,
@@ -124,6 +144,9 @@ fn cleared(
     let per_pod = gang.roles[main].per_pod;
     let most = Search::new(ground, per_pod).most(area);
     let mut wanted = u64::from(least[main]);
+    if most < wanted {
+        return None;
+    }
     for widening in 0..=WIDENINGS {
         if widening == WIDENINGS {
             wanted = most;

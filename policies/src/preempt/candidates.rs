@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::units::{MilliGpus, Resources};
 
+use super::again::{Again, DRIFT};
 use super::cost;
 use super::ground::{Candidate, Ground, GroundHost, Seated};
-use super::rules::{Asker, rule};
-use crate::model::{ClassRule, Held, HeldIx, HostIx, PoolIx, Rule, Shape, Snapshot, Take};
+use super::rules::{Asker, Barred, rule};
+use crate::model::{Held, HeldIx, HostIx, PoolIx, Rule, Shape, Snapshot, Take};
 
 /// Hosts of a pool that look alike: their domains, size and free room.
 type Look = (Vec<String>, Resources, Resources);
@@ -45,55 +46,91 @@ impl Moved {
     }
 }
 
+/// A placement that may be taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Takeable {
+    pub(crate) held: HeldIx,
+    pub(crate) rule: Rule,
+    /// Work that is lost, and what that costs in all.
+    pub(crate) lost: u64,
+    pub(crate) cost: u64,
+    /// It may be stopped as a whole.
+    pub(crate) may_go: bool,
+    pub(crate) gpus: MilliGpus,
+}
+
 /// Placements that may be taken.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Candidates {
-    list: Vec<Candidate>,
+    list: Vec<Takeable>,
     /// GPUs of all of them that may come free.
     gpus: u64,
     /// Least cost of a GPU of any of them, in fixed point.
     density: u128,
+    /// When there may be others.
+    pub(super) again: Again,
 }
 
 impl Candidates {
-    /// Those of `held` that the gang may take; `moves` says of each whether it is taken to go on
-    /// elsewhere.
+    /// Those of `held` that the gang may take, as if each were stopped.
     pub(crate) fn new(
         snapshot: &Snapshot,
         asker: &Asker<'_>,
-        held: &[HeldIx],
+        held: impl Iterator<Item = HeldIx>,
         budgets: &[u64],
-        moves: &[bool],
     ) -> Self {
-        let list = held.iter().zip(moves).filter_map(|(ix, moves)| {
-            let it = candidate(snapshot, asker, *ix, budgets)?;
-            if it.rule == Rule::Leaving || !moves {
-                // Nobody is stopped for what is free already.
-                return Some(it).filter(|it| it.rule != Rule::Compaction);
+        let mut again = Again::default();
+        let mut list = Vec::new();
+        for ix in held {
+            match takeable(snapshot, asker, ix, budgets) {
+                Ok(it) => list.extend(it),
+                Err(barred) => again.note(barred.until()),
             }
-            let (lost, cost) = cost::of_move(snapshot, &snapshot.held[ix.index()]);
-            Some(Candidate { lost, cost, ..it })
+        }
+        Self::of(snapshot, list, again)
+    }
+
+    /// The same when those of whom that is taken go on elsewhere; nobody is moved for what is free
+    /// already, and for compaction nobody is stopped.
+    pub(crate) fn moved(&self, snapshot: &Snapshot, moves: &[bool]) -> Self {
+        let priced = self.list.iter().zip(moves).filter_map(|(it, moves)| {
+            if it.rule == Rule::Leaving || !moves {
+                return (it.rule != Rule::Compaction).then_some(*it);
+            }
+            let (lost, cost) = cost::of_move(snapshot, &snapshot.held[it.held.index()]);
+            Some(Takeable { lost, cost, ..*it })
         });
-        let list: Vec<Candidate> = list.collect();
+        Self::of(snapshot, priced.collect(), self.again)
+    }
+
+    fn of(snapshot: &Snapshot, list: Vec<Takeable>, again: Again) -> Self {
         let mut all = Self {
             list,
             gpus: 0,
             density: u128::MAX,
+            again,
         };
         for it in &all.list {
             let row = &snapshot.held[it.held.index()];
-            let shrinks = shrinkable(row, &it.slack);
+            let slack = slack(snapshot, row, it.rule);
+            let unit = slack.as_ref();
+            let unit = unit.and_then(|slack| shrink_density(snapshot, row, slack));
             let (most, least_cost) = if it.may_go {
-                let unit = shrink_density(it, row);
                 let whole = (u128::from(it.cost) << 16) / u128::from(it.gpus.0.max(1));
                 (it.gpus.0, unit.map_or(whole, |unit| unit.min(whole)))
             } else {
-                (shrinks.0, shrink_density(it, row).unwrap_or(u128::MAX))
+                let shrinks = slack.map_or(0, |slack| shrinkable(row, &slack).0);
+                (shrinks, unit.unwrap_or(u128::MAX))
             };
             all.gpus = all.gpus.saturating_add(most);
             all.density = all.density.min(least_cost);
         }
         all
+    }
+
+    /// Whose they are.
+    pub(crate) fn held(&self) -> impl Iterator<Item = HeldIx> {
+        self.list.iter().map(|it| it.held)
     }
 
     /// The least that it can cost to free what is missing; `None` when all of them together do
@@ -108,7 +145,7 @@ impl Candidates {
     }
 
     /// Each with its least cost per GPU, whole: for quota.
-    pub(crate) fn whole(&self) -> impl Iterator<Item = &Candidate> {
+    pub(crate) fn whole(&self) -> impl Iterator<Item = &Takeable> {
         self.list.iter().filter(|it| it.may_go)
     }
 
@@ -123,7 +160,8 @@ impl Candidates {
     ) -> Ground<'a> {
         let source = &snapshot.pools[pool.index()];
         let mut ground = Ground::new(snapshot);
-        ground.candidates.clone_from(&self.list);
+        let asked = self.list.iter().map(|it| candidate(snapshot, it));
+        ground.candidates = asked.collect();
         ground.where_is = vec![Vec::new(); self.list.len()];
         let counts = counts(seen);
         let is_clear = |row: u32| {
@@ -186,51 +224,68 @@ fn counts(seen: &[Shape]) -> BTreeMap<(&[String], Resources, Resources), u32> {
     counts
 }
 
-fn candidate(
+/// The placement, as the gang may take it; `None` when nothing of it is of use.
+fn takeable(
     snapshot: &Snapshot,
     asker: &Asker<'_>,
     ix: HeldIx,
     budgets: &[u64],
-) -> Option<Candidate> {
+) -> Result<Option<Takeable>, Barred> {
     let held = &snapshot.held[ix.index()];
     let rule = rule(snapshot, asker, held)?;
-    let class = &snapshot.classes.get(held.class.index())?.rule;
+    let class = &snapshot.classes[held.class.index()].rule;
     let heeds = !asker.is_protected && rule != Rule::Reclaim && rule != Rule::Leaving;
     let spent = budgets.get(held.tenant.index()) == Some(&0);
     if heeds && spent {
-        return None;
+        return Err(Barred::Until(snapshot.now.after(DRIFT)));
+    }
+    let may_go = rule == Rule::Leaving || class.how != Manner::ShrinkToFloor;
+    let shrinks = || slack(snapshot, held, rule).is_some();
+    if !may_go && !shrinks() {
+        return Ok(None);
     }
     let (lost, cost) = cost::of_eviction(snapshot, held);
-    let leaving = rule == Rule::Leaving;
-    let slack = if leaving || rule == Rule::Compaction {
-        vec![0; held.standing.shape.roles.len()]
-    } else {
-        slack(held, class)
-    };
-    let may_go = leaving || class.how != Manner::ShrinkToFloor;
-    if !may_go && slack.iter().all(|pods| *pods == 0) {
-        return None;
-    }
-    let roles = held.standing.shape.roles.iter();
-    let unit = roles.map(|role| cost::of_shrinking(snapshot, held, role.per_pod.gpus));
-    Some(Candidate {
+    Ok(Some(Takeable {
         held: ix,
         rule,
         lost,
         cost,
         may_go,
+        gpus: held.resources.gpus,
+    }))
+}
+
+/// The placement before anything is asked of it.
+fn candidate(snapshot: &Snapshot, it: &Takeable) -> Candidate {
+    let held = &snapshot.held[it.held.index()];
+    let roles = held.standing.shape.roles.iter();
+    let slack = slack(snapshot, held, it.rule).unwrap_or_default();
+    let roles = roles.take(slack.len());
+    let unit = roles.map(|role| cost::of_shrinking(snapshot, held, role.per_pod.gpus));
+    Candidate {
+        held: it.held,
+        rule: it.rule,
+        lost: it.lost,
+        cost: it.cost,
+        may_go: it.may_go,
         full_slack: slack.clone(),
         slack,
         unit: unit.collect(),
-        gpus: held.resources.gpus,
+        gpus: it.gpus,
         goes: false,
-    })
+    }
 }
 
-/// Pods of each role that may leave: down to its least size, and to its class's floor.
-fn slack(held: &Held, class: &ClassRule) -> Vec<u32> {
-    let roles = held.standing.shape.roles.iter().enumerate();
-    let slack = roles.map(|(at, role)| {
+/// Pods of each role that may leave: down to its least size, and to its class's floor. `None` when
+/// none may, or it goes or moves as a whole.
+fn slack(snapshot: &Snapshot, held: &Held, rule: Rule) -> Option<Vec<u32>> {
+    let roles = &held.standing.shape.roles;
+    let is_whole = matches!(rule, Rule::Leaving | Rule::Compaction);
+    if is_whole || roles.iter().all(|role| role.min >= role.max) {
+        return None;
+    }
+    let class = &snapshot.classes[held.class.index()].rule;
+    let slack = roles.iter().enumerate().map(|(at, role)| {
         let floor = match class.how {
             Manner::ShrinkToFloor => {
                 let full = held.standing.full.get(at).copied().unwrap_or(role.max);
@@ -247,7 +302,8 @@ fn slack(held: &Held, class: &ClassRule) -> Vec<u32> {
         let spare = role.max.saturating_sub(least);
         spare - spare % role.step.max(1)
     });
-    slack.collect()
+    let slack: Vec<u32> = slack.collect();
+    slack.iter().any(|pods| *pods > 0).then_some(slack)
 }
 
 fn shrinkable(held: &Held, slack: &[u32]) -> MilliGpus {
@@ -257,11 +313,12 @@ fn shrinkable(held: &Held, slack: &[u32]) -> MilliGpus {
 }
 
 /// Least cost per GPU of letting pods leave.
-fn shrink_density(it: &Candidate, held: &Held) -> Option<u128> {
-    let roles = held.standing.shape.roles.iter();
-    let each = roles.zip(&it.slack).zip(&it.unit);
-    let densities = each.filter(|((role, slack), _)| **slack > 0 && role.per_pod.gpus.0 > 0);
-    densities
-        .map(|((role, _), unit)| (u128::from(*unit) << 16) / u128::from(role.per_pod.gpus.0))
-        .min()
+fn shrink_density(snapshot: &Snapshot, held: &Held, slack: &[u32]) -> Option<u128> {
+    let roles = held.standing.shape.roles.iter().zip(slack);
+    let leaves = roles.filter(|(role, slack)| **slack > 0 && role.per_pod.gpus.0 > 0);
+    let densities = leaves.map(|(role, _)| {
+        let unit = cost::of_shrinking(snapshot, held, role.per_pod.gpus);
+        (u128::from(unit) << 16) / u128::from(role.per_pod.gpus.0)
+    });
+    densities.min()
 }

@@ -10,9 +10,10 @@
 
 use meridian_api::units::{MilliGpus, Millis};
 
+use super::again::DRIFT;
 use super::bids::Bid;
 use super::cost::work;
-use super::rules::recent;
+use super::rules::{Barred, recent};
 use crate::decide::Round;
 use crate::model::{HeldIx, PoolIx, Rule, Snapshot, WaitingIx, Yield};
 
@@ -30,17 +31,28 @@ impl Round<'_> {
         self.slot_of(ix).is_some() && self.pools[pool.index()].free >= need
     }
 
-    /// True when all who make room go on in the pool, within its budget, and less is lost than the
-    /// gang would lose by waiting.
-    pub(super) fn is_worth_it(&self, ix: WaitingIx, need: MilliGpus, bid: &Bid) -> bool {
+    /// Nothing when all who make room go on in the pool, within its budget, and less is lost than
+    /// the gang would lose by waiting.
+    ///
+    /// # Errors
+    /// It is not worth it; what is lost, and when the gang would start, change with time.
+    pub(super) fn is_worth_it(
+        &self,
+        ix: WaitingIx,
+        need: MilliGpus,
+        bid: &Bid,
+    ) -> Result<(), Barred> {
         let snapshot = self.snapshot;
         let mut moved = MilliGpus::ZERO;
         for victim in &bid.victims {
             match &victim.does {
                 Yield::Move(next) if next.pool == bid.pool => {}
-                Yield::Move(_) | Yield::Evict | Yield::Shrink { .. } => return false,
+                Yield::Move(_) | Yield::Evict | Yield::Shrink { .. } => return Err(Barred::Stays),
             }
             moved = moved.saturating_add(snapshot.held[victim.held.index()].resources.gpus);
+        }
+        if moved >= need {
+            return Err(Barred::Stays);
         }
         let pool = &snapshot.pools[bid.pool.index()];
         let worth = snapshot.flavors[pool.flavor.index()].worth;
@@ -56,10 +68,11 @@ impl Round<'_> {
         let made = made.flat_map(|made| &made.victims);
         let made = made.filter(|victim| victim.rule == Rule::Compaction);
         let before = moved_lately(snapshot, bid.pool) + made.count();
-        moved < need
-            && bid.cost <= work(all, worth, WORK)
+        let is_worth_it = bid.cost <= work(all, worth, WORK)
             && bid.cost < work(need, worth, gained)
-            && before + bid.victims.len() <= MOVES_PER_HOUR
+            && before + bid.victims.len() <= MOVES_PER_HOUR;
+        let not_yet = Barred::Until(snapshot.now.after(DRIFT));
+        is_worth_it.then_some(()).ok_or(not_yet)
     }
 }
 

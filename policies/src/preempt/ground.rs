@@ -21,11 +21,11 @@ pub(crate) struct Candidate {
     pub(crate) cost: u64,
     /// It may be stopped as a whole.
     pub(crate) may_go: bool,
-    /// Pods of each role that may leave before it must be stopped.
+    /// Pods of each role that may leave before it must be stopped; empty where none may.
     pub(crate) slack: Vec<u32>,
     /// The same before anything was asked.
     pub(crate) full_slack: Vec<u32>,
-    /// What one pod of each role costs that leaves.
+    /// What one pod of each role costs that leaves; empty where none may.
     pub(crate) unit: Vec<u64>,
     pub(crate) gpus: MilliGpus,
     /// Asked to go as a whole.

@@ -12,6 +12,7 @@
 //! (ledger) -> who of them can go on elsewhere (moves) -> the cheapest pool
 //! ```
 
+pub(crate) mod again;
 mod bids;
 pub mod blocks;
 mod candidates;
@@ -138,7 +139,7 @@ impl Quest<'_> {
             if !round.may_yield(&asker, pool) {
                 continue;
             }
-            for price in [Price::Moved, Price::Stopped] {
+            for price in self.aim.prices().iter().copied() {
                 let most = best.as_ref().map(|best| best.cost);
                 match self.offer(round, &asker, (pool, preference), price, most) {
                     Offer::None => break,
@@ -206,7 +207,10 @@ impl Quest<'_> {
             };
         }
         let as_priced = self.let_move(round, &mut bid, price);
-        if self.aim == Aim::Compact && !round.is_worth_it(self.ix, self.need.gpus, &bid) {
+        if self.aim == Aim::Compact
+            && let Err(barred) = round.is_worth_it(self.ix, self.need.gpus, &bid)
+        {
+            round.preemptions.again.note(barred.until());
             return Offer::None;
         }
         Offer::Bid(Box::new(bid), as_priced)

@@ -6,7 +6,8 @@
 //! go anyway.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
 
 use super::bids::Bid;
 use super::ground::Ground;
@@ -15,7 +16,8 @@ use super::rules::Aim;
 use super::{Quest, cost, give_back, holds};
 use crate::candidates::{allows_cluster, choice, lacks, preference};
 use crate::decide::Round;
-use crate::fit::{Fit, fit};
+use crate::fit::{Fit, fit, fits_by_hosts};
+use crate::kinds::Fold;
 use crate::model::{
     Accepted, ChoiceIx, ClassIx, ClusterIx, GangShape, HeldIx, Lacking, Movable, NextPlace, PoolIx,
     RegionIx, Rule, Shape, Snapshot, TenantIx, Waiting, Yield,
@@ -59,6 +61,23 @@ type Ask<'a> = (
     (&'a [RegionIx], &'a [ClusterIx], &'a [Lacking]),
 );
 
+/// The same by where it is kept: equal for equal asks only, and different for some that are equal.
+type Addresses = ((TenantIx, ClassIx, ChoiceIx), [usize; 5]);
+
+/// Answers by ordinals and addresses, never walked.
+type Table<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
+
+fn addresses(gang: &Waiting) -> Addresses {
+    let at = [
+        gang.shape.address(),
+        gang.flavors.address(),
+        gang.regions.address(),
+        gang.clusters.address(),
+        gang.lacking.address(),
+    ];
+    ((gang.tenant, gang.class, gang.choice), at)
+}
+
 fn ask(gang: &Waiting) -> Ask<'_> {
     (
         (gang.tenant, gang.class, gang.choice),
@@ -75,12 +94,17 @@ impl Movers {
             ..Self::default()
         };
         let mut known: BTreeMap<Ask<'_>, usize> = BTreeMap::new();
+        // Gangs of one job share what they ask for, so most are known by its addresses.
+        let mut kept: Table<Addresses, usize> = Table::default();
         for (row, at) in snapshot.movable.iter().zip(0..) {
             if let Some(own) = own.rows.get_mut(row.held.index()) {
                 *own = Some(at);
             }
-            let next = known.len();
-            own.kinds.push(*known.entry(ask(&row.gang)).or_insert(next));
+            let kind = kept.entry(addresses(&row.gang)).or_insert_with(|| {
+                let next = known.len();
+                *known.entry(ask(&row.gang)).or_insert(next)
+            });
+            own.kinds.push(*kind);
         }
         own.fits = vec![None; known.len()];
         own
@@ -107,28 +131,23 @@ impl Round<'_> {
     }
 
     /// Which of `held` are taken to go on elsewhere: there is room for one of their kind.
-    pub(super) fn who_moves(&mut self, held: &[HeldIx], price: Price) -> Vec<bool> {
-        let mut moves = vec![false; held.len()];
-        if price == Price::Stopped || self.snapshot.movable.is_empty() {
-            return moves;
-        }
-        for (ix, moves) in held.iter().zip(&mut moves) {
+    pub(super) fn who_moves(&mut self, held: impl Iterator<Item = HeldIx>) -> Vec<bool> {
+        let moves = held.map(|ix| {
             let movers = self.movers();
-            let Some(row) = movers.row(*ix) else {
-                continue;
+            let Some(row) = movers.row(ix) else {
+                return false;
             };
             let kind = movers.kinds[row];
             let known = movers.fits[kind].or((movers.tried >= TRIED).then_some(false));
-            let fits = known.unwrap_or_else(|| {
+            known.unwrap_or_else(|| {
                 let fits = self.fits_elsewhere(&self.snapshot.movable[row]);
                 let movers = self.movers();
                 movers.tried += 1;
                 movers.fits[kind] = Some(fits);
                 fits
-            });
-            *moves = fits;
-        }
-        moves
+            })
+        });
+        moves.collect()
     }
 
     /// Pools that the gang may go on in, those that it likes best first, then by name.
@@ -166,7 +185,10 @@ impl Round<'_> {
         let fits = |pool: PoolIx| {
             let levels = &snapshot.pools[pool.index()].levels;
             let state = &self.pools[pool.index()];
-            state.free >= need && fit(levels, state.rows(), &gang.shape, &pods).is_some()
+            let hosts = state.rows().iter().map(|row| (row.free, row.hosts));
+            state.free >= need
+                && fits_by_hosts(hosts, &gang.shape, &pods)
+                    .unwrap_or_else(|| fit(levels, state.rows(), &gang.shape, &pods).is_some())
         };
         let mut pools = self.next_pools(row).into_iter();
         !choice(snapshot, gang).minds_others() && pools.any(|(_, pool)| fits(pool))
@@ -238,8 +260,10 @@ impl Quest<'_> {
         if snapshot.movable.is_empty() {
             return true;
         }
-        let held: Vec<HeldIx> = bid.victims.iter().map(|victim| victim.held).collect();
-        let priced = round.who_moves(&held, price);
+        let priced = match price {
+            Price::Moved => round.who_moves(bid.victims.iter().map(|victim| victim.held)),
+            Price::Stopped => vec![false; bid.victims.len()],
+        };
         // The gang's own slot is where room is made: all others are kept.
         let slots = round.bound(Mask::MAX);
         let others = slots.filter(|(_, slot)| slot.owner != self.ix);

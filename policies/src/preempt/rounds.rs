@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meridian_api::ids::{GangId, Uid};
+use meridian_api::units::{Millis, UnixMillis};
 
+use super::again::Again;
 use super::candidates::{Candidates, Moved};
 use super::holds::{self, Kept};
 use super::moves::{Movers, Price};
@@ -16,6 +18,7 @@ use super::stands::{Stands, name_of, stands_in};
 use super::{QUOTA_STEPS, given_up, plan};
 use crate::candidates::{is_open, preference};
 use crate::decide::Round;
+use crate::ends::Ends;
 use crate::fit::{Fit, fit};
 use crate::model::{
     ClassIx, HeldIx, Hold, HoldIx, Lapse, Lapsed, Place, Placed, PoolIx, Preemption, Rule, Score,
@@ -31,6 +34,18 @@ const SEARCHES: u32 = 64;
 
 /// Askers that may take the same.
 type Kind = (TenantIx, ClassIx, bool, Vec<Uid>, Price, Aim);
+
+fn kind(asker: &Asker<'_>, price: Price) -> Kind {
+    let (gang, cooling) = (asker.gang, asker.cooling.clone());
+    (
+        gang.tenant,
+        gang.class,
+        asker.is_owner,
+        cooling,
+        price,
+        asker.aim,
+    )
+}
 
 /// Gangs for which room is held, by where they are.
 #[derive(Default)]
@@ -96,6 +111,11 @@ pub(crate) struct Preemptions {
     candidates: BTreeMap<(Kind, PoolIx), Arc<Candidates>>,
     budgets: Vec<u64>,
     searches: u32,
+    /// When time alone may change what was refused.
+    pub(crate) again: Again,
+    /// Slots that were left alone by those who found no place beside them, and for how long these
+    /// run at most.
+    pub(crate) beside: BTreeSet<(Mask, Millis)>,
 }
 
 impl Preemptions {
@@ -208,6 +228,28 @@ impl<'a> Round<'a> {
         ledger
     }
 
+    /// When time alone may let room be made for somebody whom the round has refused, or ends what
+    /// is held; `None` while nothing else happens.
+    pub(crate) fn again(&self, ends: &mut Ends) -> Option<UnixMillis> {
+        let own = &self.preemptions;
+        let mut again = own.again;
+        for (mask, most) in &own.beside {
+            for (_, slot) in self.bound(*mask) {
+                again.note(slot.put_off(self.snapshot, ends, *most));
+            }
+        }
+        for hold in self.standing_holds() {
+            again.note(Some(hold.until));
+        }
+        for made in &own.made {
+            again.note(Some(made.until));
+        }
+        if !own.may_search() {
+            again.drift(self.snapshot.now);
+        }
+        again.at()
+    }
+
     /// Holds of earlier rounds that have not ended in this one.
     fn standing_holds(&self) -> impl Iterator<Item = &'a Hold> {
         let holds = self.preemptions.kept.iter().zip(&self.snapshot.holds);
@@ -231,28 +273,30 @@ impl Round<'_> {
         pool: PoolIx,
         price: Price,
     ) -> Arc<Candidates> {
-        let (snapshot, gang) = (self.snapshot, asker.gang);
-        let kind = (
-            gang.tenant,
-            gang.class,
-            asker.is_owner,
-            asker.cooling.clone(),
-            price,
-            asker.aim,
-        );
-        let key = (kind, pool);
+        let key = (kind(asker, price), pool);
         if let Some(known) = self.preemptions.candidates.get(&key) {
             return Arc::clone(known);
         }
-        let own = &mut self.preemptions;
-        let stands = own.stands.get_or_insert_with(|| stands_in(snapshot));
-        let free = stands[pool.index()].held.iter().copied();
-        let free: Vec<HeldIx> = free.filter(|ix| !own.taken[ix.index()]).collect();
-        let moves = self.who_moves(&free, price);
-        let own = &mut self.preemptions;
-        let made = Candidates::new(snapshot, asker, &free, &own.budgets, &moves);
+        let snapshot = self.snapshot;
+        let made = match price {
+            Price::Stopped => {
+                let own = &mut self.preemptions;
+                let stands = own.stands.get_or_insert_with(|| stands_in(snapshot));
+                let held = stands[pool.index()].held.iter().copied();
+                let free = held.filter(|ix| !own.taken[ix.index()]);
+                let made = Candidates::new(snapshot, asker, free, &own.budgets);
+                own.again.note(made.again.at());
+                made
+            }
+            Price::Moved => {
+                let stopped = self.candidates(asker, pool, Price::Stopped);
+                let moves = self.who_moves(stopped.held());
+                stopped.moved(snapshot, &moves)
+            }
+        };
         let made = Arc::new(made);
-        own.candidates.insert(key, Arc::clone(&made));
+        let own = &mut self.preemptions.candidates;
+        own.insert(key, Arc::clone(&made));
         made
     }
 

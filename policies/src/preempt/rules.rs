@@ -15,6 +15,7 @@ use meridian_api::ids::Uid;
 use meridian_api::kinds::workload_class::Preemption as Manner;
 use meridian_api::units::{Millis, UnixMillis};
 
+use super::moves::Price;
 use crate::books::borrowed_of;
 use crate::model::{Class, ClassRule, Held, Role, Rule, Snapshot, Stage, TenantIx, Waiting};
 use crate::quota::ancestry;
@@ -37,6 +38,16 @@ pub(crate) enum Aim {
     Take,
     /// Only so that what is free comes together.
     Compact,
+}
+
+impl Aim {
+    /// What victims are taken to cost, one after the other: nobody is stopped for compaction.
+    pub(super) const fn prices(self) -> &'static [Price] {
+        match self {
+            Self::Take => &[Price::Moved, Price::Stopped],
+            Self::Compact => &[Price::Moved],
+        }
+    }
 }
 
 /// A gang that asks for room, and how it stands.
@@ -65,31 +76,80 @@ impl<'a> Asker<'a> {
             aim,
         }
     }
+
+    /// When it may make a placement go again that made it go a moment ago.
+    fn cools(&self, held: &Held, now: UnixMillis) -> Option<UnixMillis> {
+        let job = held.gang.job;
+        if !self.cooling.contains(&job) {
+            return None;
+        }
+        let by = self.gang.evicted_by.iter();
+        let by = by.filter(|by| by.job == job && now.since(by.at) < COOL_DOWN);
+        by.map(|by| by.at.after(COOL_DOWN)).max()
+    }
 }
 
-/// By which rule the gang may take the placement; `None` when it may not. Who is not known to stand
-/// anywhere frees nothing that can be counted on.
-pub(crate) fn rule(snapshot: &Snapshot, asker: &Asker<'_>, held: &Held) -> Option<Rule> {
-    let class = snapshot.classes.get(held.class.index())?;
-    if held.standing.seats.is_empty() {
-        return None;
+/// Why a gang may not take a placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Barred {
+    /// As long as nothing else changes.
+    Stays,
+    /// Until then.
+    Until(UnixMillis),
+}
+
+impl Barred {
+    /// When that may be over by time alone.
+    pub(crate) const fn until(self) -> Option<UnixMillis> {
+        match self {
+            Self::Stays => None,
+            Self::Until(at) => Some(at),
+        }
     }
+}
+
+/// By which rule the gang may take the placement. Who is not known to stand anywhere frees nothing
+/// that can be counted on.
+///
+/// # Errors
+/// It may not.
+pub(crate) fn rule(snapshot: &Snapshot, asker: &Asker<'_>, held: &Held) -> Result<Rule, Barred> {
+    let class = snapshot.classes.get(held.class.index());
+    let class = class.filter(|_| !held.standing.seats.is_empty());
+    let class = class.ok_or(Barred::Stays)?;
     if held.standing.stage == Stage::Draining {
-        return (asker.aim == Aim::Take).then_some(Rule::Leaving);
+        let may = asker.aim == Aim::Take;
+        return may.then_some(Rule::Leaving).ok_or(Barred::Stays);
     }
     if class.rule.how == Manner::Never {
-        return None;
+        return Err(Barred::Stays);
     }
     let borrows = borrowed_of(&held.rows).0 > 0;
     let rule = match asker.aim {
-        Aim::Take => claim(snapshot, asker, held, class, borrows)?,
-        Aim::Compact if class.rule.comes_back() => Rule::Compaction,
-        Aim::Compact => return None,
+        Aim::Take => claim(snapshot, asker, held, class, borrows),
+        Aim::Compact => class.rule.comes_back().then_some(Rule::Compaction),
     };
-    let shielded = class.rule.is_shielded && !borrows;
-    let young = rule != Rule::Reclaim && is_young(held, &class.rule, snapshot.now);
-    let hit = recent(&held.standing.evictions, snapshot.now) >= HITS_PER_HOUR;
-    (!shielded && !young && !hit && !asker.cooling.contains(&held.gang.job)).then_some(rule)
+    let rule = rule.ok_or(Barred::Stays)?;
+    if class.rule.is_shielded && !borrows {
+        // Windows open and shut by another row of the class.
+        return Err(Barred::Stays);
+    }
+    let now = snapshot.now;
+    let old = held.standing.started.unwrap_or(held.since);
+    let old = old.after(class.rule.min_runtime);
+    let old = (rule != Rule::Reclaim && is_young(held, &class.rule, now)).then_some(old);
+    let lapses = [old, left_alone_until(held, now), asker.cools(held, now)];
+    let lapses = lapses.into_iter().flatten().max();
+    lapses.map_or(Ok(rule), |until| Err(Barred::Until(until)))
+}
+
+/// When a placement that was hit as often as one may be can be hit again.
+fn left_alone_until(held: &Held, now: UnixMillis) -> Option<UnixMillis> {
+    let mut hits = held.standing.evictions.clone();
+    hits.retain(|at| now.since(*at) < HOUR);
+    hits.sort_unstable();
+    let allowed = hits.len().checked_sub(HITS_PER_HOUR)?;
+    hits.get(allowed).map(|at| at.after(HOUR))
 }
 
 /// What gives the gang the right, protections apart.

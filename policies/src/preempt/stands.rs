@@ -65,7 +65,7 @@ pub(super) fn stands_in(snapshot: &Snapshot) -> Vec<Stands> {
     }
     // Ties end with a name, whatever order the table is in.
     for pool in &mut stands {
-        pool.held.sort_by_key(|ix| name_of(snapshot, *ix));
+        pool.held.sort_by_cached_key(|ix| name_of(snapshot, *ix));
     }
     stands
 }

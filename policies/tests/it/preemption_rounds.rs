@@ -408,7 +408,25 @@ impl World {
         let in_order = lines(&render(&snapshot, &plan));
         let as_told = lines(&render(self.planner.snapshot(), &alone));
         assert_eq!(as_told, in_order, "whatever order the tables are in");
+        if plan.leaves_all() {
+            self.time_alone(&snapshot);
+        }
         self.carry_out(&snapshot, &plan);
+    }
+
+    /// Until the planner says, whatever was refused stays so, however much time passes.
+    fn time_alone(&self, snapshot: &Snapshot) {
+        let again = self.planner.again();
+        let until = again.unwrap_or(self.now.after(Millis::seconds(14_400)));
+        let most = until.since(self.now).0;
+        assert!(most > 0, "something is due at {until}, and was not decided");
+        let passes = self.random % most;
+        let later = Snapshot {
+            now: self.now.after(Millis(passes)),
+            ..snapshot.clone()
+        };
+        let plan = decide(&later);
+        assert!(plan.leaves_all(), "{again:?}: {}", render(&later, &plan));
     }
 }
 

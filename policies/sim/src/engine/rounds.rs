@@ -15,7 +15,7 @@ use meridian_policies::model::{
 };
 use meridian_policies::planner::Change;
 
-use super::{AGAIN, Checks, Engine, EngineError, Place, Running};
+use super::{Checks, Engine, EngineError, Place, Running};
 use crate::room::Seat;
 use crate::world::Gangs;
 
@@ -202,14 +202,22 @@ impl Engine<'_> {
 
     /// Notes what was refused: once for all gangs that look alike.
     fn note_refusals(&mut self, plan: &Plan) {
+        let again = self.planner.again().filter(|_| self.preempts);
+        self.again = again.into_iter().chain(self.shielded_until).min();
+        let full_rounds = self.planner.full_rounds();
+        let same_looks = std::mem::replace(&mut self.full_rounds, full_rounds) == full_rounds;
+        if !(self.only_time && same_looks && plan.leaves_all()) {
+            self.note_reasons(plan);
+        }
+    }
+
+    fn note_reasons(&mut self, plan: &Plan) {
         self.outcome.meters.clear_blocked();
         self.refused.clear();
-        let mut may_change = false;
         for row in self.planner.reasons() {
             let gang = &self.planner.snapshot().waiting[row.waiting.index()];
             let first = row.reasons.first().map(|cause| cause.reason);
             let reason = first.unwrap_or(Reason::PendingEvaluation);
-            may_change |= reason != Reason::NeverPlaceable;
             if reason == Reason::PendingEvaluation && !plan.placements.is_empty() {
                 // What was kept for others came free in this very round, after its turn.
                 self.due = true;
@@ -220,8 +228,6 @@ impl Engine<'_> {
             let meters = &mut self.outcome.meters;
             meters.block(reason, gang.tenant, gang.job_gpus, row.gangs as u64);
         }
-        self.again =
-            (self.preempts && may_change).then(|| self.planner.snapshot().now.after(AGAIN));
         if std::mem::take(&mut self.is_new) {
             self.note_estimates();
         }
