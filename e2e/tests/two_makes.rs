@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::Api;
 use kube::api::ListParams;
 use meridian_agent::kubernetes::names;
-use meridian_e2e::deployment::{Deployment, JobBuilder, LONG};
+use meridian_e2e::deployment::{Deployment, HubStore, JobBuilder, LONG};
 use meridian_e2e::member::{MemberCluster, MemberOptions};
 use serde_json::{Value, json};
 
@@ -156,7 +156,7 @@ async fn a_job_runs_with_the_image_of_the_cards_that_it_is_given() {
         .map(|member| member.unwrap_or_else(|error| panic!("{error}")));
     let gpus = 2 * u64::from(NODES) * u64::from(CARDS);
     let named = [(&cuda, NVIDIA.cluster), (&rocm, AMD.cluster)];
-    let fleet = Deployment::joined(&named, gpus).await;
+    let fleet = Deployment::joined(HubStore::Embedded, &named, gpus).await;
 
     // Both have room: it ends sooner on the faster cards.
     fleet.submit(both()).await;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::{
-    Access, Agent, CLUSTER, Deployment, DeploymentPlan, FAIL_POINT, FailPoint, JobBuilder,
+    Access, Agent, CLUSTER, Deployment, DeploymentPlan, FAIL_POINT, FailPoint, HubStore, JobBuilder,
 };
 use crate::member::{MemberCluster, trainer_spec};
 use crate::ports::free_address;
@@ -63,13 +63,14 @@ impl Deployment {
         deployment
     }
 
-    /// Starts a hub that asks for certificates and an agent that joins for each of these clusters
-    /// under its name, and waits until their `gpus` are counted.
+    /// Starts a hub over `store` that asks for certificates and an agent that joins for each of
+    /// these clusters under its name, and waits until their `gpus` are counted.
     ///
     /// # Panics
     /// When that does not happen in time.
-    pub async fn joined(members: &[(&MemberCluster, &str)], gpus: u64) -> Self {
+    pub async fn joined(store: HubStore, members: &[(&MemberCluster, &str)], gpus: u64) -> Self {
         let plan = DeploymentPlan {
+            store,
             access: Access::Joined,
             ..DeploymentPlan::default()
         };
@@ -114,6 +115,7 @@ impl Deployment {
         let spec = ProcessSpec::new(format!("agent {cluster}"), Binary::Agent.path())
             .args(["--backend", "kubernetes", "--hub", &hubs.join(",")])
             .args(["--metrics-listen", "127.0.0.1:0"])
+            .args(answers(member))
             .args(["--ca-hash", &invitation.ca_hash])
             .args([Path::new("--join-token-file"), &token])
             .args([Path::new("--kubeconfig"), member.kubeconfig()])
@@ -138,23 +140,11 @@ impl Deployment {
             Mortality::Asks => Binary::MortalAgent,
         };
         let settings: PathBuf = self.file("agent/settings.yaml", &plan.settings);
-        let answers = if member.nodes().is_empty() {
-            Vec::new()
-        } else {
-            let at = SocketAddrV4::new(member.gateway(), free_address().port());
-            let (listen, url) = (at.to_string(), format!("http://{at}"));
-            vec![
-                "--answers-listen".to_owned(),
-                listen,
-                "--answers-url".to_owned(),
-                url,
-            ]
-        };
         let mut spec = ProcessSpec::new("agent", binary.path())
             .args(["--backend", "kubernetes", "--cluster", CLUSTER])
             .args(["--insecure-hub", "--hub", &hubs.join(",")])
             .args(["--metrics-listen", "127.0.0.1:0"])
-            .args(answers)
+            .args(answers(member))
             .args([Path::new("--kubeconfig"), kubeconfig])
             .args([Path::new("--state-dir"), &folder.join("state")])
             .env(FAIL_POINT, self.fail_point().file());
@@ -167,6 +157,18 @@ impl Deployment {
             history: folder.join("no-simulated-history"),
         }
     }
+}
+
+/// Where an agent listens for the answers of pods on real nodes.
+fn answers(member: &MemberCluster) -> Vec<String> {
+    if member.nodes().is_empty() {
+        return Vec::new();
+    }
+    let at = SocketAddrV4::new(member.gateway(), free_address().port());
+    let (listen, url) = (at.to_string(), format!("http://{at}"));
+    ["--answers-listen", &listen, "--answers-url", &url]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 impl JobBuilder {

@@ -12,7 +12,7 @@ use meridian_agent::kubernetes::names;
 use meridian_api::errors::ErrorCode;
 use meridian_api::kinds::federated_job::FederatedJobSpec;
 use meridian_client::{DryRun, Resource};
-use meridian_e2e::deployment::{Deployment, Invitation, JobBuilder, LONG, NAMESPACE};
+use meridian_e2e::deployment::{Deployment, HubStore, Invitation, JobBuilder, LONG, NAMESPACE};
 use meridian_e2e::member::{MemberCluster, MemberOptions};
 use meridian_proto::v1::agent_message::Body as Says;
 use meridian_proto::v1::agent_service_client::AgentServiceClient;
@@ -84,7 +84,7 @@ impl World {
         let members = members.map(|member| member.unwrap_or_else(|error| panic!("{error}")));
         let named = [(&members[0], CLUSTERS[0]), (&members[1], CLUSTERS[1])];
         let gpus = u64::from(NODES) * u64::from(CARDS);
-        let fleet = Deployment::joined(&named, 2 * gpus).await;
+        let fleet = Deployment::joined(HubStore::Embedded, &named, 2 * gpus).await;
         let tasks = Tasks::new();
         let mut stranger = Raw::join(&fleet, STRANGER, &tasks).await;
         stranger.attach(Manner::Listens).await;
