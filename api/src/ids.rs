@@ -90,17 +90,43 @@ pub struct Uid(pub u128);
 #[error("{0:?} is not a UUID of the form 01234567-89ab-cdef-0123-456789abcdef")]
 pub struct NotAUid(String);
 
+impl Uid {
+    /// Characters of one as text.
+    const LENGTH: usize = 36;
+
+    /// Places of the hyphens in it.
+    const fn is_hyphen(at: usize) -> bool {
+        matches!(at, 8 | 13 | 18 | 23)
+    }
+
+    /// The one that a text stands for, if it does.
+    fn read(text: &[u8]) -> Option<Self> {
+        let text: &[u8; Self::LENGTH] = text.try_into().ok()?;
+        let mut bits = 0_u128;
+        for (at, byte) in text.iter().enumerate() {
+            if Self::is_hyphen(at) {
+                if *byte != b'-' {
+                    return None;
+                }
+                continue;
+            }
+            let digit = char::from(*byte).to_digit(16)?;
+            bits = (bits << 4) | u128::from(digit);
+        }
+        Some(Self(bits))
+    }
+}
+
 impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hex = format!("{:032x}", self.0);
-        let parts = [
-            &hex[..8],
-            &hex[8..12],
-            &hex[12..16],
-            &hex[16..20],
-            &hex[20..],
-        ];
-        f.write_str(&parts.join("-"))
+        let mut text = [b'-'; Self::LENGTH];
+        let places = (0..Self::LENGTH).filter(|at| !Self::is_hyphen(*at));
+        let bytes = self.0.to_be_bytes().into_iter();
+        let digits = bytes.flat_map(|byte| [byte >> 4, byte & 0xf]);
+        for (at, digit) in places.zip(digits) {
+            text[at] = b"0123456789abcdef"[usize::from(digit)];
+        }
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -108,18 +134,7 @@ impl FromStr for Uid {
     type Err = NotAUid;
 
     fn from_str(text: &str) -> Result<Self, NotAUid> {
-        let bad = || NotAUid(text.chars().take(64).collect());
-        let groups: Vec<&str> = text.split('-').collect();
-        let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
-        let hex = text
-            .bytes()
-            .all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
-        if lengths != [8, 4, 4, 4, 12] || !hex {
-            return Err(bad());
-        }
-        u128::from_str_radix(&groups.concat(), 16)
-            .map(Uid)
-            .map_err(|_| bad())
+        Self::read(text.as_bytes()).ok_or_else(|| NotAUid(text.chars().take(64).collect()))
     }
 }
 
@@ -131,9 +146,22 @@ impl Serialize for Uid {
 
 impl<'de> Deserialize<'de> for Uid {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        deserializer.deserialize_str(Written)
+    }
+}
+
+/// Reads one where it lies.
+struct Written;
+
+impl serde::de::Visitor<'_> for Written {
+    type Value = Uid;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Uid, E> {
+        text.parse().map_err(E::custom)
     }
 }
 
@@ -165,5 +193,60 @@ impl FromStr for GangId {
             job: job.parse()?,
             index: index.parse().map_err(|_| bad())?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The rule in words: five groups of hexadecimal digits, as many in each as usual.
+    fn by_the_rule(text: &str) -> Option<Uid> {
+        let groups: Vec<&str> = text.split('-').collect();
+        let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
+        let digits = groups.concat();
+        let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if lengths != [8, 4, 4, 4, 12] || !is_hex {
+            return None;
+        }
+        u128::from_str_radix(&digits, 16).ok().map(Uid)
+    }
+
+    proptest! {
+        #[test]
+        fn a_uid_is_read_as_it_is_written(bits: u128) {
+            let text = Uid(bits).to_string();
+            prop_assert_eq!(by_the_rule(&text), Some(Uid(bits)));
+            prop_assert_eq!(text.parse(), Ok(Uid(bits)));
+            prop_assert_eq!(text.to_uppercase().parse(), Ok(Uid(bits)));
+            let quoted = serde_json::from_str::<Uid>(&format!("{text:?}"));
+            prop_assert_eq!(quoted.ok(), Some(Uid(bits)));
+        }
+
+        #[test]
+        fn a_text_is_a_uid_by_the_rule_alone(
+            bits: u128,
+            at in 0..Uid::LENGTH,
+            with in "[-+0-9a-gA-G é]{0,2}",
+            taken in 0..3_usize,
+        ) {
+            let mut text = Uid(bits).to_string();
+            let end = (at + taken).min(text.len());
+            text.replace_range(at..end, &with);
+            prop_assert_eq!(text.parse::<Uid>().ok(), by_the_rule(&text), "{}", text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_uid_is_told_as_far_as_it_matters() {
+        let long = "é".repeat(99);
+        let refused = long.parse::<Uid>().expect_err("no digit");
+        assert_eq!(refused, NotAUid("é".repeat(64)));
+        for other in ["", "7", "+1234567-89ab-cdef-0123-456789abcdef"] {
+            assert_eq!(other.parse::<Uid>(), Err(NotAUid(other.to_owned())));
+        }
+        assert!(serde_json::from_str::<Uid>("7").is_err());
     }
 }
