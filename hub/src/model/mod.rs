@@ -14,6 +14,7 @@ mod fleet;
 mod forms;
 mod histories;
 mod holds;
+mod index;
 mod jobs;
 mod losses;
 mod members;

@@ -2,14 +2,17 @@
 //!
 //! Owns how a million of each is kept: a job has a row, its number stands for it in every index,
 //! and what it is found by is kept once, in the job itself. An index therefore only says which jobs
-//! may be meant: who looks something up compares. Never says what a job is like.
+//! may be meant: who looks something up compares. Users choose names, so what those are found by
+//! is hashed with keys that nobody can know; nothing is ever told in the order of hashes. Never
+//! says what a job is like.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::hash::{BuildHasher as _, Hash, RandomState};
 
 use meridian_api::ids::{GangId, Uid};
 
 use super::Job;
+use super::index::Index;
 
 /// Number of a row. It is that of one job as long as that is in, then perhaps of another.
 pub(super) type RowIx = u32;
@@ -20,29 +23,16 @@ pub(super) struct Rows {
     /// Boxed: a table that grows by half keeps a third of its places free.
     jobs: Vec<Option<Box<Job>>>,
     free: Vec<RowIx>,
+    /// Another in each life: names that share a hash in one do not in the next.
+    keys: RandomState,
     by_uid: Index,
     by_name: Index,
-}
-
-/// Rows by 32 bits of a hash: of a million jobs one in some thousand shares them with another.
-#[derive(Debug, Default)]
-struct Index(BTreeSet<(u32, RowIx)>);
-
-impl Index {
-    fn rows(&self, hash: u32) -> impl Iterator<Item = RowIx> {
-        let alike = self.0.range((hash, 0)..=(hash, RowIx::MAX));
-        alike.map(|(_, row)| *row)
-    }
-
-    fn fit(&mut self) {
-        self.0 = std::mem::take(&mut self.0).into_iter().collect();
-    }
 }
 
 impl Rows {
     /// Where the job of that identity is.
     pub(super) fn row(&self, uid: Uid) -> Option<RowIx> {
-        let mut rows = self.by_uid.rows(hash(uid));
+        let mut rows = self.by_uid.rows(self.hash(uid));
         rows.find(|row| self.at(*row).is_some_and(|job| job.uid == uid))
     }
 
@@ -63,7 +53,7 @@ impl Rows {
 
     /// Jobs of that name: a stored one, and those that had it and are still on their way out.
     pub(super) fn named(&self, namespace: &str, name: &str) -> impl Iterator<Item = &Job> {
-        let jobs = self.by_name.rows(hash((namespace, name)));
+        let jobs = self.by_name.rows(self.hash((namespace, name)));
         let jobs = jobs.filter_map(|row| self.at(row));
         jobs.filter(move |job| (job.namespace(), job.name()) == (namespace, name))
     }
@@ -75,7 +65,7 @@ impl Rows {
 
     /// Puts a job in that is not there; returns its row.
     pub(super) fn insert(&mut self, job: Job) -> RowIx {
-        let (uid, name) = hashes(&job);
+        let (uid, name) = self.hashes(&job);
         let job = Some(Box::new(job));
         let row = if let Some(row) = self.free.pop() {
             self.jobs[row as usize] = job;
@@ -85,28 +75,28 @@ impl Rows {
             let row = RowIx::try_from(self.jobs.len() - 1);
             row.expect("four thousand million jobs fit no memory")
         };
-        self.by_uid.0.insert((uid, row));
-        self.by_name.0.insert((name, row));
+        self.by_uid.insert(uid, row);
+        self.by_name.insert(name, row);
         row
     }
 
     /// Puts a job in the place of the one of its identity, which is in that row.
     pub(super) fn replace(&mut self, row: RowIx, job: Job) {
-        let name = hashes(&job).1;
+        let name = self.hashes(&job).1;
         let before = self.jobs[row as usize].replace(Box::new(job));
-        if let Some(before) = before.map(|before| hashes(&before).1) {
-            self.by_name.0.remove(&(before, row));
+        if let Some(before) = before.map(|before| self.hashes(&before).1) {
+            self.by_name.remove(before, row);
         }
-        self.by_name.0.insert((name, row));
+        self.by_name.insert(name, row);
     }
 
     /// Takes the job of that identity out.
     pub(super) fn remove(&mut self, uid: Uid) -> Option<Box<Job>> {
         let row = self.row(uid)?;
         let job = self.jobs.get_mut(row as usize)?.take()?;
-        let (uid, name) = hashes(&job);
-        self.by_uid.0.remove(&(uid, row));
-        self.by_name.0.remove(&(name, row));
+        let (uid, name) = self.hashes(&job);
+        self.by_uid.remove(uid, row);
+        self.by_name.remove(name, row);
         self.free.push(row);
         Some(job)
     }
@@ -117,18 +107,17 @@ impl Rows {
         self.by_uid.fit();
         self.by_name.fit();
     }
-}
 
-/// What a job is found by.
-fn hashes(job: &Job) -> (u32, u32) {
-    (hash(job.uid), hash((job.namespace(), job.name())))
-}
+    /// What a job is found by.
+    fn hashes(&self, job: &Job) -> (u32, u32) {
+        let name = (job.namespace(), job.name());
+        (self.hash(job.uid), self.hash(name))
+    }
 
-fn hash(key: impl Hash) -> u32 {
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    let bits = hasher.finish() >> 32;
-    u32::try_from(bits).unwrap_or_default()
+    fn hash(&self, key: impl Hash) -> u32 {
+        let bits = self.keys.hash_one(key) >> 32;
+        u32::try_from(bits).unwrap_or_default()
+    }
 }
 
 /// Gangs that wait, by the rows of their jobs.
@@ -272,11 +261,38 @@ mod tests {
         rows.insert(job("train", 7, 1));
         rows.insert(job("serve", 8, 2));
         // As if both had the hashes of the first.
-        let (uid, name) = hashes(&job("train", 7, 1));
-        rows.by_uid.0.insert((uid, 1));
-        rows.by_name.0.insert((name, 1));
+        let (uid, name) = rows.hashes(&job("train", 7, 1));
+        rows.by_uid.insert(uid, 1);
+        rows.by_name.insert(name, 1);
         assert_eq!(rows.row(Uid(7)), Some(0));
         assert_eq!(named(&rows, "train"), [Uid(7)]);
+    }
+
+    #[test]
+    fn which_names_share_a_hash_is_another_matter_in_each_life() {
+        let (one, other) = (Rows::default(), Rows::default());
+        let hashes = |rows: &Rows| {
+            let names = (0..64).map(|at| at.to_string());
+            names
+                .map(|name| rows.hash(("nlp", name.as_str())))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(hashes(&one), hashes(&one));
+        // Alike once in 2^2048 lives.
+        assert_ne!(hashes(&one), hashes(&other));
+    }
+
+    #[test]
+    fn jobs_of_one_name_are_told_by_row_whatever_the_keys() {
+        for _ in 0..16 {
+            let mut rows = Rows::default();
+            for uid in [9, 3, 7] {
+                rows.insert(job("train", uid, 1));
+            }
+            assert_eq!(named(&rows, "train"), [Uid(9), Uid(3), Uid(7)]);
+            let all: Vec<Uid> = rows.iter().map(|job| job.uid).collect();
+            assert_eq!(all, [Uid(9), Uid(3), Uid(7)]);
+        }
     }
 
     #[test]
