@@ -2,7 +2,7 @@
 //!
 //! Owns the hands that it goes through at once: one page is fetched while the one before is read,
 //! in two halves, and the one before that is put in. Pages are put in in their order, whoever is
-//! ahead.
+//! ahead; what can be worked out of an entry alone is worked out by the two that read.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use meridian_store::{
 use tokio::task::JoinError;
 
 use super::Decider;
-use crate::model::{Model, drafted};
+use crate::model::{Drafted, Model, Reader};
 
 /// Keys in one page of a load: tonic's message limit divided by the usual size of an object.
 const LOAD_PAGE: usize = 2_000;
@@ -28,6 +28,7 @@ impl Decider {
         let store = Arc::clone(&self.options.store);
         let execution = self.options.execution;
         let first = page(&store, Some(keys::everything()), None).await?;
+        let mut readers = [Reader::default(), Reader::default()];
         let (mut next, mut ready) = (first, Vec::new());
         while let Some(Page {
             entries,
@@ -40,22 +41,23 @@ impl Decider {
             let mut model = std::mem::take(&mut self.model);
             let before = std::mem::take(&mut ready);
             let put = execution.run(move || {
-                model.load(before, revision);
+                model.load(before.into_iter().flatten(), revision);
                 model
             });
             let mut entries = entries;
             let second = entries.split_off(entries.len() / 2);
-            let read = |half: Vec<KeyValue>| {
-                execution.run(move || half.into_iter().map(drafted).collect::<Vec<_>>())
-            };
+            let read = |reader, half| execution.run(move || read(reader, half));
+            let [one, other] = readers;
             let page = page(&store, rest, Some(revision));
-            let (put, first, second, page) = tokio::join!(put, read(entries), read(second), page);
+            let (put, first, second, page) =
+                tokio::join!(put, read(one, entries), read(other, second), page);
             self.model = put.map_err(|ended| without_thread(&ended))?;
-            ready = first.map_err(|ended| without_thread(&ended))?;
-            ready.extend(second.map_err(|ended| without_thread(&ended))?);
-            next = page?;
+            let (one, first) = first.map_err(|ended| without_thread(&ended))?;
+            let (other, second) = second.map_err(|ended| without_thread(&ended))?;
+            (readers, ready, next) = ([one, other], vec![first, second], page?);
             if next.is_none() {
-                self.model.load(std::mem::take(&mut ready), revision);
+                self.model
+                    .load(std::mem::take(&mut ready).into_iter().flatten(), revision);
             }
         }
         self.model.fit();
@@ -66,6 +68,12 @@ impl Decider {
             .watch(Operation::WatchModel, keys::everything(), from)
             .await
     }
+}
+
+/// Half a page as its reader reads it, and the reader for the next.
+fn read(mut reader: Reader, half: Vec<KeyValue>) -> (Reader, Vec<Drafted>) {
+    let read = half.into_iter().map(|entry| reader.read(entry)).collect();
+    (reader, read)
 }
 
 /// The first keys of `range`, if there is one, as of the revision that is being loaded.

@@ -21,8 +21,14 @@ use crate::progress::JobProgress;
 #[derive(Debug)]
 pub(crate) struct Drafted {
     entry: KeyValue,
+    /// Whose it is, and which half.
+    object: Option<(ObjectKey, Part)>,
     draft: Draft,
 }
+
+/// Reads entries beforehand, and remembers what helps with the next.
+#[derive(Debug, Default)]
+pub(crate) struct Reader(forms::Met);
 
 /// What has been read of an entry.
 #[derive(Debug)]
@@ -35,31 +41,36 @@ enum Draft {
     Progress(JobProgress),
 }
 
-/// Reads of an entry what needs no other; what cannot be read is told when it is put in.
-#[must_use]
-pub(crate) fn drafted(entry: KeyValue) -> Drafted {
-    let draft = Draft::of(&entry).unwrap_or(Draft::Nothing);
-    Drafted { entry, draft }
-}
+impl Reader {
+    /// Reads of an entry what needs no other; what cannot be read is told when it is put in.
+    #[must_use]
+    pub(crate) fn read(&mut self, entry: KeyValue) -> Drafted {
+        Drafted {
+            object: ObjectKey::parse(&entry.key),
+            draft: self.draft(&entry).unwrap_or(Draft::Nothing),
+            entry,
+        }
+    }
 
-impl Draft {
-    fn of(entry: &KeyValue) -> Option<Self> {
+    fn draft(&mut self, entry: &KeyValue) -> Option<Draft> {
         let key = std::str::from_utf8(&entry.key).ok()?;
         match key.split_once('/')? {
             ("objects", key) => {
                 let key = key.strip_prefix(jobs::PLURAL)?.strip_prefix('/')?;
                 if key.ends_with("/spec") {
-                    let job = forms::Draft::of(&entry.value);
-                    return Some(Self::Job(job.ok()??));
+                    let job = forms::Draft::of(&entry.value, &mut self.0);
+                    return Some(Draft::Job(job.ok()??));
                 }
-                read(entry).ok().map(Self::Status)
+                read(entry).ok().map(Draft::Status)
             }
-            ("placements", _) => read(entry).ok().map(Self::Placement),
-            ("progress", _) => read(entry).ok().map(Self::Progress),
+            ("placements", _) => read(entry).ok().map(Draft::Placement),
+            ("progress", _) => read(entry).ok().map(Draft::Progress),
             _ => None,
         }
     }
+}
 
+impl Draft {
     fn job(self) -> Option<forms::Draft> {
         if let Self::Job(job) = self {
             return Some(job);
@@ -95,18 +106,18 @@ fn read<T: DeserializeOwned>(entry: &KeyValue) -> serde_json::Result<T> {
 
 impl Model {
     /// Puts in what a list at `revision` returned. Start of a model's life.
-    pub(crate) fn load(&mut self, entries: Vec<Drafted>, revision: Revision) {
-        for Drafted { entry, draft } in entries {
-            self.put_drafted(&entry, draft);
+    pub(crate) fn load(&mut self, entries: impl IntoIterator<Item = Drafted>, revision: Revision) {
+        for drafted in entries {
+            self.put_drafted(drafted.object, &drafted.entry, drafted.draft);
         }
         self.advance(revision);
     }
 
     pub(super) fn put(&mut self, entry: &KeyValue) {
-        self.put_drafted(entry, Draft::Nothing);
+        self.put_drafted(ObjectKey::parse(&entry.key), entry, Draft::Nothing);
     }
 
-    fn put_drafted(&mut self, entry: &KeyValue, draft: Draft) {
+    fn put_drafted(&mut self, object: Option<(ObjectKey, Part)>, entry: &KeyValue, draft: Draft) {
         if self
             .tombstones
             .get(&entry.key)
@@ -117,7 +128,7 @@ impl Model {
         let key = std::str::from_utf8(&entry.key).unwrap_or_default();
         match key.split_once('/').unwrap_or_default() {
             ("objects", _) => {
-                if let Some((object, part)) = ObjectKey::parse(&entry.key) {
+                if let Some((object, part)) = object {
                     self.put_object(&object, part, entry, draft);
                 }
             }

@@ -4,10 +4,10 @@
 //! cost a hundred of them, and a spec that is known is not read again. What no job has any more is
 //! forgotten. Never holds what tells two jobs apart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use meridian_api::canonical::{self, hex};
 use meridian_api::ids::Uid;
 use meridian_api::kinds::FederatedJob;
@@ -105,20 +105,46 @@ pub(crate) struct Draft {
     metadata: Metadata,
     /// SHA-256 of the spec as stored.
     hash: [u8; 32],
-    spec: Bytes,
+    /// Where the spec is in what is stored.
+    spec: Range<usize>,
 }
 
 impl Draft {
     /// Reads a stored job so far; `None` for one that has to be read whole.
-    pub(super) fn of(stored: &Bytes) -> Result<Option<Self>, serde_json::Error> {
-        let Some(members) = Members::find(stored) else {
+    pub(super) fn of(stored: &[u8], met: &mut Met) -> Result<Option<Self>, serde_json::Error> {
+        let mut hash = None;
+        let is_known = |spec: &[u8]| {
+            hash = met.0.get(spec).copied();
+            hash.is_some()
+        };
+        let Some(members) = Members::find(stored, is_known) else {
             return Ok(None);
         };
+        let start = members.spec.as_ptr().addr() - stored.as_ptr().addr();
         Ok(Some(Self {
             metadata: serde_json::from_slice(members.metadata)?,
-            hash: Sha256::digest(members.spec).into(),
-            spec: stored.slice_ref(members.spec),
+            hash: hash.unwrap_or_else(|| met.meet(members.spec)),
+            spec: start..start + members.spec.len(),
         }))
+    }
+}
+
+/// Specs that whoever reads many jobs has met, and the SHA-256 of each: most are met again, and are
+/// then neither looked through nor hashed like that.
+#[derive(Debug, Default)]
+pub(crate) struct Met(HashMap<Box<[u8]>, [u8; 32]>);
+
+impl Met {
+    /// Specs that are remembered: some megabytes. Where there are more, hardly any is met again.
+    const MOST: usize = 4_096;
+
+    fn meet(&mut self, spec: &[u8]) -> [u8; 32] {
+        let hash = Sha256::digest(spec).into();
+        if self.0.len() >= Self::MOST {
+            self.0.clear();
+        }
+        self.0.insert(spec.into(), hash);
+        hash
     }
 }
 
@@ -145,14 +171,18 @@ impl Forms {
     /// Reads a stored job, or what a draft of it leaves; its spec only if none like it is known.
     pub(super) fn read(
         &mut self,
-        stored: &Bytes,
+        stored: &[u8],
         draft: Option<Draft>,
     ) -> Result<Parts, serde_json::Error> {
-        let draft = draft.map_or_else(|| Draft::of(stored), |draft| Ok(Some(draft)));
-        let Some(draft) = draft? else {
+        let draft = match draft {
+            Some(draft) => Some(draft),
+            None => Draft::of(stored, &mut Met::default())?,
+        };
+        let Some((spec, draft)) = draft.and_then(|it| Some((stored.get(it.spec.clone())?, it)))
+        else {
             return serde_json::from_slice(stored).map(Parts::of);
         };
-        let form = self.form(draft.hash, &draft.spec)?;
+        let form = self.form(draft.hash, spec)?;
         Ok(Parts::new(draft.metadata, form))
     }
 
@@ -309,8 +339,10 @@ fn gang_row(job: &FederatedJob, index: u32) -> Option<GangRow> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use bytes::Bytes;
     use serde_json::json;
+
+    use super::*;
 
     fn stored(name: &str, runtime: &str, extra: &Value) -> Bytes {
         let mut job = json!({
@@ -353,6 +385,29 @@ mod tests {
         let decorated = json!({"status": {"phase": "Pending"}});
         assert!(Arc::ptr_eq(&first, &read("c", "1h", &decorated)));
         assert!(!Arc::ptr_eq(&first, &read("d", "2h", &json!({}))));
+    }
+
+    #[test]
+    fn a_draft_is_the_same_whether_its_spec_was_met_before() {
+        let mut met = Met::default();
+        let mut draft = |stored: &Bytes| {
+            let draft = Draft::of(stored, &mut met).expect("a job").expect("plain");
+            let alone = Draft::of(stored, &mut Met::default()).expect("a job");
+            let alone = alone.expect("plain");
+            assert_eq!((draft.hash, &draft.spec), (alone.hash, &alone.spec));
+            draft.hash
+        };
+        let one = draft(&stored("a", "1h", &json!({})));
+        assert_eq!(draft(&stored("b", "1h", &json!({}))), one);
+        let decorated = json!({"status": {"phase": "Pending"}});
+        assert_eq!(draft(&stored("c", "1h", &decorated)), one);
+        let other = draft(&stored("d", "2h", &json!({})));
+        assert_ne!(other, one);
+        for runtime in 0..Met::MOST {
+            draft(&stored("e", &format!("{runtime}s"), &json!({})));
+        }
+        assert_eq!(draft(&stored("f", "2h", &json!({}))), other);
+        assert!(met.0.len() <= Met::MOST);
     }
 
     #[test]

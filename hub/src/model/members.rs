@@ -14,8 +14,9 @@ pub(super) struct Members<'a> {
 
 impl<'a> Members<'a> {
     /// Finds them; `None` for anything but an object with `apiVersion`, `kind`, `metadata`, `spec`
-    /// and perhaps `status`, each once, the first two of them plain words.
-    pub(super) fn find(object: &'a [u8]) -> Option<Self> {
+    /// and perhaps `status`, each once, the first two of them plain words. `is_known` says whether
+    /// it has been given a spec before that was found here: where that of another ends follows.
+    pub(super) fn find(object: &'a [u8], mut is_known: impl FnMut(&[u8]) -> bool) -> Option<Self> {
         let mut rest = Cursor { bytes: object };
         let (mut version, mut kind, mut metadata) = (None, None, None);
         let (mut spec, mut status) = (None, None);
@@ -23,7 +24,11 @@ impl<'a> Members<'a> {
         loop {
             let name = rest.value()?;
             rest.expect(b':')?;
-            let value = rest.value()?;
+            let known = match name {
+                b"\"spec\"" => rest.last_value(&mut is_known),
+                _ => None,
+            };
+            let value = known.or_else(|| rest.value())?;
             let place = match name {
                 b"\"apiVersion\"" => &mut version,
                 b"\"kind\"" => &mut kind,
@@ -74,6 +79,20 @@ impl<'a> Cursor<'a> {
 
     fn expect(&mut self, byte: u8) -> Option<()> {
         (self.next()? == byte).then_some(())
+    }
+
+    /// The next value, if it is the last one of its object and known: it is not looked through.
+    /// Where a value ends follows from its bytes alone, so that what was one value elsewhere is one
+    /// here.
+    fn last_value(&mut self, is_known: impl FnOnce(&[u8]) -> bool) -> Option<&'a [u8]> {
+        self.skip_space();
+        let object = self.bytes.trim_ascii_end();
+        let value = object.strip_suffix(b"}")?.trim_ascii_end();
+        if !is_known(value) {
+            return None;
+        }
+        self.bytes = self.bytes.get(value.len()..)?;
+        Some(value)
     }
 
     /// The next value, whole: a text, or whatever lies between two brackets.
@@ -129,7 +148,7 @@ mod tests {
     use super::*;
 
     fn found(object: &str) -> Option<(&str, &str)> {
-        let found = Members::find(object.as_bytes())?;
+        let found = Members::find(object.as_bytes(), |_| false)?;
         let text = |span| std::str::from_utf8(span).expect("cut between characters");
         Some((text(found.metadata), text(found.spec)))
     }
@@ -141,6 +160,28 @@ mod tests {
         let words = "\"apiVersion\": \"v1\", \"kind\":\"Job\",\n";
         let object = format!("{{{words}\"spec\":{spec} ,\"metadata\":{metadata}}}\n");
         assert_eq!(found(&object), Some((metadata, spec)));
+    }
+
+    #[test]
+    fn a_known_spec_is_found_as_one_that_is_not() {
+        let words = r#""apiVersion":"v1","kind":"Job","metadata":{}"#;
+        let known = r#"{"a":["}"]}"#;
+        let is_known = |spec: &[u8]| spec == known.as_bytes();
+        for object in [
+            format!("{{{words},\"spec\":{known}}}"),
+            format!("{{{words},\"spec\": {known} }}\n"),
+            format!("{{{words},\"spec\":{known},\"status\":{{}}}}"),
+            format!("{{\"spec\":{known},{words}}}"),
+            format!("{{{words},\"spec\":{{\"b\":{known}}}}}"),
+            format!("{{{words},\"spec\":{known},\"spec\":{known}}}"),
+            format!("{{{words},\"spec\":{known}"),
+            format!("{{{words},\"spec\":{known}}}}}"),
+            format!("{{{words},\"other\":{known}}}"),
+        ] {
+            let bytes = object.as_bytes();
+            let found = Members::find(bytes, is_known);
+            assert_eq!(found, Members::find(bytes, |_| false), "{object}");
+        }
     }
 
     #[test]

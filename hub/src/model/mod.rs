@@ -41,7 +41,7 @@ use meridian_store::Event;
 use alike::Alike;
 pub(crate) use catalog::{Catalog, Versioned};
 pub(crate) use digest::{Digest, observations};
-pub(crate) use entries::drafted;
+pub(crate) use entries::{Drafted, Reader};
 pub(crate) use fleet::{
     ClusterState, ContactTerms, Fleet, Heard, PoolState, Seen, SeenSeat, Written,
 };

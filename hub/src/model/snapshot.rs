@@ -151,9 +151,12 @@ impl Model {
 
     /// Gangs that wait, the oldest first. Sorted before their rows are made, which are larger.
     fn queue(&self) -> impl Iterator<Item = (&Job, GangId)> {
-        let waiting = self.waiting().iter();
-        let keyed = waiting.map(|(job, gang)| (job.submitted(), gang, job));
-        let mut queue: Vec<(UnixMillis, GangId, &Job)> = keyed.collect();
+        let waiting = self.waiting();
+        let keyed = waiting
+            .iter()
+            .map(|(job, gang)| (job.submitted(), gang, job));
+        let mut queue: Vec<(UnixMillis, GangId, &Job)> = Vec::with_capacity(waiting.len());
+        queue.extend(keyed);
         queue.sort_unstable_by_key(|(submitted, gang, _)| (*submitted, *gang));
         queue.into_iter().map(|(_, gang, job)| (job, gang))
     }
@@ -416,7 +419,8 @@ impl Model {
     fn held_rows(&self, ordinals: &Ordinals, pools: &[Pool], hosts: &Hosts) -> Vec<Held> {
         let of = pools.iter().map(|pool| (pool.cluster, pool.name.as_str()));
         let pools: BTreeMap<(ClusterIx, &str), PoolIx> = of.zip((0..).map(PoolIx)).collect();
-        let held = self.placements.values().filter_map(|row| {
+        let mut rows = Vec::with_capacity(self.placements.len());
+        rows.extend(self.placements.values().filter_map(|row| {
             let record = &row.record;
             // A tenant or class cannot go while it holds work: admission sees to it.
             let cluster = *ordinals.clusters.get(&*record.cluster)?;
@@ -438,8 +442,8 @@ impl Model {
                 since: record.decided,
                 standing: self.standing(hosts, cluster, record),
             })
-        });
-        held.collect()
+        }));
+        rows
     }
 }
 
