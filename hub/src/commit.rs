@@ -457,7 +457,7 @@ impl Committer {
             let reason =
                 headline(blockers).map_or("PendingEvaluation", |first| first.reason.as_str());
             let labels = PendingLabels {
-                class: class.unwrap_or_default().to_owned(),
+                class: class.to_owned(),
                 reason: reason.to_owned(),
             };
             let count = i64::try_from(count).unwrap_or(i64::MAX);

@@ -12,7 +12,7 @@ use meridian_api::kinds::federated_job::status::{Blocker, EstimatedStart, MAX_BL
 use meridian_api::quantity::{GpuQuantity, Time};
 use meridian_api::reasons::Reason;
 use meridian_api::units::UnixMillis;
-use meridian_policies::model::{Cause, Estimate, Plan, Reasons, Snapshot};
+use meridian_policies::model::{Cause, ClassIx, Estimate, Plan, Reasons, Snapshot};
 use serde_json::{Value, json};
 
 use crate::deadlines::Deadlines;
@@ -36,6 +36,10 @@ pub(crate) struct Explained {
     by_gang: Vec<u32>,
     /// Different lists of reasons.
     lists: Vec<Vec<Blocker>>,
+    /// Rows from the first on that the decision looked at, and how many of them wait, by class and
+    /// list: a long queue is counted where it is walked anyway.
+    looked_at: usize,
+    counts: Vec<(String, u32, u64)>,
     /// When each may start, where that can be said: rows of the columns, in order.
     starts: Vec<(u32, Estimate)>,
 }
@@ -62,8 +66,9 @@ impl Explained {
         // Lists at one address are one; only of others are the causes compared.
         let mut addresses: BTreeMap<usize, u32> = BTreeMap::new();
         let mut reasons: BTreeMap<&Reasons, u32> = BTreeMap::new();
+        let mut counts: BTreeMap<(ClassIx, u32), u64> = BTreeMap::new();
         for left in &plan.unplaced {
-            let gang = snapshot.waiting[left.waiting.index()].gang;
+            let waits = &snapshot.waiting[left.waiting.index()];
             let address = std::ptr::from_ref(&*left.reasons).addr();
             let list = *addresses.entry(address).or_insert_with(|| {
                 *reasons.entry(&left.reasons).or_insert_with(|| {
@@ -75,8 +80,10 @@ impl Explained {
             explained
                 .starts
                 .extend(left.start.map(|start| (place, start)));
-            explained.push(gang, list);
+            explained.push(waits.gang, list);
+            *counts.entry((waits.class, list)).or_default() += 1;
         }
+        explained.count(snapshot, counts);
         let mut troubles: BTreeMap<(Reason, &str), u32> = BTreeMap::new();
         for (gang, trouble) in troubled {
             let key = (trouble.reason, trouble.message.as_str());
@@ -97,6 +104,15 @@ impl Explained {
         explained.starts.shrink_to_fit();
         explained.sort();
         explained
+    }
+
+    /// All rows so far were looked at, so many of each class and list.
+    fn count(&mut self, snapshot: &Snapshot, counts: BTreeMap<(ClassIx, u32), u64>) {
+        let name = |class: ClassIx| snapshot.classes.get(class.index());
+        let name = |class| name(class).map_or_else(String::new, |class| class.name.clone());
+        let counts = counts.into_iter();
+        let counts = counts.map(|((class, list), count)| (name(class), list, count));
+        (self.looked_at, self.counts) = (self.len(), counts.collect());
     }
 
     fn sort(&mut self) {
@@ -149,17 +165,22 @@ impl Explained {
         )
     }
 
-    /// How many gangs wait for each list of reasons, told apart by `kind`.
-    pub(crate) fn counts<K: Ord>(
-        &self,
-        kind: impl Fn(Uid) -> K,
-    ) -> impl Iterator<Item = (K, &[Blocker], u64)> {
-        let mut counts: BTreeMap<(K, u32), u64> = BTreeMap::new();
-        for (job, list) in self.jobs.iter().zip(&self.why) {
-            *counts.entry((kind(*job), *list)).or_default() += 1;
+    /// How many gangs wait, by class and list of reasons. `class` is asked only of jobs that the
+    /// decision could not look at; what it says nothing of has none.
+    pub(crate) fn counts<'a>(
+        &'a self,
+        class: impl Fn(Uid) -> Option<&'a str>,
+    ) -> impl Iterator<Item = (&'a str, &'a [Blocker], u64)> {
+        let looked_at = self.counts.iter();
+        let looked_at = looked_at.map(|(class, list, count)| ((class.as_str(), *list), *count));
+        let mut counts: BTreeMap<(&str, u32), u64> = looked_at.collect();
+        let others = self.jobs.iter().zip(&self.why).skip(self.looked_at);
+        for (job, list) in others {
+            let class = class(*job).unwrap_or_default();
+            *counts.entry((class, *list)).or_default() += 1;
         }
         let counts = counts.into_iter();
-        counts.map(|((kind, list), count)| (kind, self.lists[list as usize].as_slice(), count))
+        counts.map(|((class, list), count)| (class, self.lists[list as usize].as_slice(), count))
     }
 
     /// Rows of a job's gangs, by index.
@@ -373,7 +394,10 @@ impl Explanations {
 
 #[cfg(test)]
 mod tests {
+    use meridian_policies::decide;
+
     use super::*;
+    use crate::fixture_tests::Fixture;
 
     fn waiting(uid: Uid, reason: Reason) -> Explanations {
         let trouble = Trouble {
@@ -407,6 +431,43 @@ mod tests {
         let mut job = running.clone();
         explanations.decorate(&mut job);
         assert_eq!(job, running);
+    }
+
+    #[test]
+    fn whoever_waits_is_counted_by_class_and_reasons() {
+        let mut fixture = Fixture::new(1);
+        let serving = json!({"priority": 7});
+        fixture.object("workloadclasses/-/serving", "WorkloadClass", &serving);
+        for (at, class) in [(1, "batch"), (2, "serving"), (3, "serving")] {
+            let role = json!({"name": "worker", "replicas": 99, "gpus": 8, "template": {}});
+            let spec = json!({"workloadClass": class, "roles": [role]});
+            let metadata = json!({"uid": Uid(at).to_string()});
+            fixture.job_named(&format!("job-{at}"), &spec, &metadata);
+        }
+        let labelled = fixture.model.snapshot(Fixture::situation());
+        let plan = decide(&labelled.snapshot);
+        let trouble = |at| {
+            let trouble = Trouble {
+                reason: Reason::Misconfigured,
+                message: "because".to_owned(),
+            };
+            let job = Uid(at);
+            (GangId { job, index: 0 }, trouble)
+        };
+        let explained = Explained::new(&labelled.snapshot, &plan, &[trouble(4), trouble(5)]);
+        let class = |job| (job == Uid(4)).then_some("batch");
+        let counts = explained.counts(class);
+        let troubled = |blockers: &[Blocker]| blockers[0].reason == Reason::Misconfigured;
+        let counts: Vec<_> = counts
+            .map(|(class, blockers, count)| (class, troubled(blockers), count))
+            .collect();
+        let expected = [
+            ("", true, 1),
+            ("batch", false, 1),
+            ("batch", true, 1),
+            ("serving", false, 2),
+        ];
+        assert_eq!(counts, expected);
     }
 
     #[test]
