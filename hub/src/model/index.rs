@@ -61,7 +61,8 @@ impl Index {
     /// Takes no more memory than it needs.
     pub(super) fn fit(&mut self) {
         for bucket in &mut self.buckets {
-            bucket.shrink_to_fit();
+            // One that is only made shorter may stay where it is, in twice the room.
+            *bucket = bucket.as_slice().to_vec();
         }
     }
 
