@@ -9,7 +9,7 @@ use std::sync::Arc;
 use meridian_api::ids::{GangId, Uid};
 use meridian_api::units::{Millis, UnixMillis};
 
-use super::again::Again;
+use super::again::{Again, Searches};
 use super::candidates::{Candidates, Moved};
 use super::holds::{self, Kept};
 use super::moves::{Movers, Price};
@@ -27,10 +27,6 @@ use crate::model::{
 use crate::quota::{Ledger, Reach};
 use crate::shapes;
 use crate::slots::Mask;
-
-/// Searches of one round: in a long queue most that wait are alike, and what is not looked at
-/// comes in the next round.
-const SEARCHES: u32 = 64;
 
 /// Askers that may take the same.
 type Kind = (TenantIx, ClassIx, bool, Vec<Uid>, Price, Aim);
@@ -110,7 +106,7 @@ pub(crate) struct Preemptions {
     pub(super) movers: Option<Movers>,
     candidates: BTreeMap<(Kind, PoolIx), Arc<Candidates>>,
     budgets: Vec<u64>,
-    searches: u32,
+    searches: Searches,
     /// When time alone may change what was refused.
     pub(crate) again: Again,
     /// Slots that were left alone by those who found no place beside them, and for how long these
@@ -181,7 +177,7 @@ impl Preemptions {
 
     /// True while a gang that finds no place may still be looked for room for.
     pub(crate) const fn may_search(&self) -> bool {
-        self.searches < SEARCHES
+        self.searches.are_left()
     }
 
     /// Ends a hold; what it kept is seen again.
@@ -244,9 +240,7 @@ impl<'a> Round<'a> {
         for made in &own.made {
             again.note(Some(made.until));
         }
-        if !own.may_search() {
-            again.drift(self.snapshot.now);
-        }
+        again.note(own.searches.again(self.snapshot.now));
         again.at()
     }
 
@@ -540,21 +534,19 @@ impl Round<'_> {
     /// which hosts work stands: who does not show that stops it nowhere, so what it would give
     /// back, room or quota, would be given twice.
     pub(crate) fn make_room(&mut self, ix: WaitingIx, reach: Reach, mask: Mask) {
+        let (snapshot, gang) = (self.snapshot, self.gang(ix));
         if self.preemptions.waits_for_room(ix)
-            || !self.preemptions.may_search()
-            || self.snapshot.hosts.is_empty()
+            || snapshot.hosts.is_empty()
+            || !self.preemptions.searches.take(snapshot, gang.gang)
         {
             return;
         }
-        self.preemptions.searches += 1;
         if reach == Reach::Nominal && self.finds_a_place_on_loan(ix, mask) {
             return;
         }
         let Some(made) = plan(self, ix, reach, mask) else {
             return;
         };
-        let snapshot = self.snapshot;
-        let gang = self.gang(ix);
         for victim in &made.victims {
             let held = &snapshot.held[victim.held.index()];
             self.preemptions.taken[victim.held.index()] = true;

@@ -1,7 +1,7 @@
 //! Preemption: who makes room for whom, at what cost, and who then gets it.
 
 use meridian_api::reasons::Reason;
-use meridian_api::units::{MilliGpus, Millis, Resources, UnixMillis};
+use meridian_api::units::{MilliCpus, MilliGpus, Millis, Resources, UnixMillis};
 use meridian_policies::check::check;
 use meridian_policies::decide;
 use meridian_policies::explain::render;
@@ -229,6 +229,36 @@ fn what_can_never_be_moves_nobody() {
     let plan = sound(&snapshot);
     assert_eq!(plan.preemptions, []);
     assert_eq!(plan.unplaced[0].reasons[0].reason, Reason::NeverPlaceable);
+}
+
+/// A hundred that need more in one rack than there is come before one whose room could be made.
+#[test]
+fn whoever_never_finds_room_keeps_nobody_from_being_looked_at_for_ever() {
+    let mut ground = Ground::new()
+        .cluster("c1")
+        .pool("main", &[&[("a", 8)]])
+        .rack("r2", &[&[("b", 8)]]);
+    for cpu in 1..=100 {
+        let mut pair = role(2, 8);
+        (pair.required, pair.per_pod.cpu) = (Some("rack".into()), MilliCpus(cpu));
+        ground = ground.asks(&format!("pair-{cpu}"), pair, |gang| gang.priority = 1);
+    }
+    let mut snapshot = ground.asks("one", role(1, 8), |_| {}).build();
+    let rounds = 200;
+    let made = (0..rounds).filter(|seed| {
+        snapshot.seed = *seed;
+        !decide(&snapshot).preemptions.is_empty()
+    });
+    let made = made.count();
+    // One in 128 is the least, of those that are not refused before they are searched for.
+    assert!(made >= 2, "{made} of {rounds}");
+    snapshot.waiting.drain(63..100);
+    snapshot.seed = 0;
+    assert_eq!(
+        sound(&snapshot).preemptions.len(),
+        1,
+        "with few there is room for all"
+    );
 }
 
 /// A host is free, and all quota is used up by one who could be stopped.
