@@ -70,6 +70,29 @@ fn a_gang_that_is_forgotten_or_named_twice_is_found() {
 }
 
 #[test]
+fn each_gang_whose_reasons_are_out_of_order_is_found() {
+    let world = World::new()
+        .cluster("c1")
+        .pool("p", vec![hosts(2, &["r1"], 8)])
+        .cluster("c2")
+        .pool("p", vec![hosts(2, &["r1"], 8)]);
+    // Two are placed, and three wait alike.
+    let jobs = ["one", "two", "three", "four", "five"].into_iter();
+    let world = jobs.fold(world, |world, job| world.job(job, role(2, 8)));
+    let mut plan = decide(&world.0);
+    assert!(plan.unplaced.len() == 3 && plan.unplaced[0].reasons.len() > 1);
+    assert_eq!(check(&world.0, &plan), []);
+    // Two of three share the list, as alike gangs do.
+    let mut turned = plan.unplaced[1].reasons.clone();
+    turned.reverse();
+    for left in &mut plan.unplaced[1..] {
+        left.reasons = turned.clone();
+    }
+    let found = check(&world.0, &plan);
+    assert_eq!((found.len(), invariants(&found)), (2, vec!["S27"]));
+}
+
+#[test]
 fn a_slice_that_is_torn_is_found() {
     let sliced = |pods: u32, level: &'static str| {
         move |snapshot: &mut Snapshot, _: &mut Plan| {
