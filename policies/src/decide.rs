@@ -412,15 +412,20 @@ impl<'a> Round<'a> {
         self.keep_quota(ix, mask);
         let best = self.best(ix, reach, mask);
         if best.is_none() && hold.is_none() {
-            // It may be gone by the start of a slot, should that be put off.
-            let most = self.gang(ix).max_runtime.filter(|_| mask != 0);
-            self.preemptions
-                .beside
-                .extend(most.map(|most| (mask, most)));
+            self.note_slots(ix, mask);
             self.make_room(ix, reach, mask);
         }
         self.give_back_quota(ix, mask);
         best
+    }
+
+    /// The gang found no place beside slots: it may be gone by the start of one that is put off.
+    /// Where no host is known nothing is looked at again for time alone.
+    fn note_slots(&mut self, ix: WaitingIx, mask: Mask) {
+        let may = mask != 0 && !self.snapshot.hosts.is_empty();
+        let most = self.gang(ix).max_runtime.filter(|_| may);
+        let beside = most.map(|most| (mask, most));
+        self.preemptions.beside.extend(beside);
     }
 
     /// True when the gang, which finds no place within nominal quota, would find one that it
