@@ -260,19 +260,23 @@ impl Known {
     }
 }
 
-/// Where what a gang asks for is kept.
-fn kept_at(gang: &Waiting, standing: u32, rest: Rest) -> Kept {
-    let lists = [
+/// Addresses of what a gang asks for: its shape and its lists. Equal ones are equal asks.
+pub(crate) fn addresses(gang: &Waiting) -> [usize; 5] {
+    [
         gang.shape.address(),
         gang.flavors.address(),
         gang.regions.address(),
         gang.clusters.address(),
         gang.lacking.address(),
-    ];
+    ]
+}
+
+/// Where what a gang asks for is kept.
+fn kept_at(gang: &Waiting, standing: u32, rest: Rest) -> Kept {
     Kept {
         class: gang.class,
         standing,
-        lists,
+        lists: addresses(gang),
         choice: gang.choice,
         rest,
     }

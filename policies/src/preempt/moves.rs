@@ -17,7 +17,7 @@ use super::{Quest, cost, give_back, holds};
 use crate::candidates::{allows_cluster, choice, lacks, preference};
 use crate::decide::Round;
 use crate::fit::{Fit, fit, fits_by_hosts};
-use crate::kinds::Fold;
+use crate::kinds::{Fold, addresses};
 use crate::model::{
     Accepted, ChoiceIx, ClassIx, ClusterIx, GangShape, HeldIx, Lacking, Movable, NextPlace, PoolIx,
     RegionIx, Rule, Shape, Snapshot, TenantIx, Waiting, Yield,
@@ -67,17 +67,6 @@ type Addresses = ((TenantIx, ClassIx, ChoiceIx), [usize; 5]);
 /// Answers by ordinals and addresses, never walked.
 type Table<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
-fn addresses(gang: &Waiting) -> Addresses {
-    let at = [
-        gang.shape.address(),
-        gang.flavors.address(),
-        gang.regions.address(),
-        gang.clusters.address(),
-        gang.lacking.address(),
-    ];
-    ((gang.tenant, gang.class, gang.choice), at)
-}
-
 fn ask(gang: &Waiting) -> Ask<'_> {
     (
         (gang.tenant, gang.class, gang.choice),
@@ -100,9 +89,11 @@ impl Movers {
             if let Some(own) = own.rows.get_mut(row.held.index()) {
                 *own = Some(at);
             }
-            let kind = kept.entry(addresses(&row.gang)).or_insert_with(|| {
+            let gang = &row.gang;
+            let key = ((gang.tenant, gang.class, gang.choice), addresses(gang));
+            let kind = kept.entry(key).or_insert_with(|| {
                 let next = known.len();
-                *known.entry(ask(&row.gang)).or_insert(next)
+                *known.entry(ask(gang)).or_insert(next)
             });
             own.kinds.push(*kind);
         }
